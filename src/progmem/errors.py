@@ -1,0 +1,13 @@
+"""What goes wrong on the user's side: each message says what was found and what would be right."""
+
+
+class ConfigError(ValueError):
+    """A setting is unknown or out of range."""
+
+
+class InputError(ValueError):
+    """A series, a length or a chunk cannot be used as it is."""
+
+
+class ModelFolderError(ValueError):
+    """A model folder or a stream state is damaged, incomplete or not ours."""

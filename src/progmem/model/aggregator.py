@@ -1,0 +1,72 @@
+"""The attentive overlap aggregator: one row per token again, out of its copies in the windows.
+
+One query per token attends over the token's copies; the result is scaled by 1/sqrt(O),
+normalised and scaled by gamma, then mixed with the plain mean of the copies by the SkipGate.
+
+Shapes: B series, K tokens, O copies, D width, H heads, d = D / H.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+
+
+class OverlapAggregator(nn.Module):
+    """A_t = gamma LN(O^-1/2 sum_r alpha_r V_r), mixed with S_t = mean_r W_r.
+
+    With O = 1 there is nothing to choose between, so no keys and no query are built.
+    """
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        dim, self.heads, self.overlap = cfg.dim, cfg.heads, cfg.overlap
+        self.value = nn.Linear(dim, dim)
+        self.norm = nn.LayerNorm(dim, elementwise_affine=False)  # gamma is its scale
+        self.gamma = nn.Parameter(torch.ones(dim))
+        self.skip_gate = nn.Parameter(torch.full((dim,), -2.0))
+        if self.overlap > 1:
+            self.key = nn.Linear(dim, dim, bias=False)
+            self.taps = nn.Parameter(torch.randn(3, dim) * 3**-0.5)  # depthwise over copies
+            narrow = max(1, dim // 4)
+            self.query = nn.Sequential(nn.Linear(dim, narrow), nn.GELU(), nn.Linear(narrow, dim))
+            self.bias = nn.Parameter(torch.zeros(self.heads, self.overlap))
+
+    def forward(self, copies: Tensor, exists: Tensor) -> Tensor:
+        """Merge ``copies`` (B, K, O, D), of which ``exists`` (B or 1, K, O) are there: (B, K, D).
+
+        A token without any copy gives a finite row that means nothing.
+        """
+        present = exists[..., None].to(copies.dtype)  # (B, K, O, 1)
+        count = present.sum(2).clamp(min=1)  # (B, K, 1)
+        copies = copies * present
+        skip = copies.sum(2) / count  # S_t, (B, K, D)
+        value = self.value(copies)  # (B, K, O, D)
+        if self.overlap == 1:
+            attended = value.squeeze(2)
+        else:
+            query = self.query(self._mixed_mean(copies, present, count))  # (B, K, D)
+            weight = self._weights(query, self.key(copies), exists)  # (B, K, O, H)
+            value = value.unflatten(-1, (self.heads, -1))  # (B, K, O, H, d)
+            attended = (weight[..., None] * value).sum(2).flatten(-2)  # (B, K, D)
+        attended = self.gamma * self.norm(attended * self.overlap**-0.5)  # A_t
+        return skip + torch.sigmoid(self.skip_gate) * (attended - skip)
+
+    def _mixed_mean(self, copies: Tensor, present: Tensor, count: Tensor) -> Tensor:
+        """Mean over a token's copies of their depthwise convolution (3 taps, zeros outside).
+
+        The mean is taken before the taps, which moves no more than K rows per tap.
+        """
+        before = (copies[:, :, :-1] * present[:, :, 1:]).sum(2)  # copy r-1, where r exists
+        after = (copies[:, :, 1:] * present[:, :, :-1]).sum(2)  # copy r+1, where r exists
+        return (self.taps[0] * before + self.taps[1] * copies.sum(2) + self.taps[2] * after) / count
+
+    def _weights(self, query: Tensor, key: Tensor, exists: Tensor) -> Tensor:
+        """alpha_{h,r} (B, K, O, H), from one query per token."""
+        q = query.unflatten(-1, (self.heads, -1))[:, :, None]  # (B, K, 1, H, d)
+        k = key.unflatten(-1, (self.heads, -1))  # (B, K, O, H, d)
+        score = (q * k).sum(-1) * k.shape[-1] ** -0.5 + self.bias.mT  # (B, K, O, H)
+        # the lowest number instead of -inf: a token without copies must not give NaN
+        score = score.masked_fill(~exists[..., None], torch.finfo(score.dtype).min)
+        return F.softmax(score, dim=2)

@@ -1,0 +1,101 @@
+"""Attention and the pre-norm layer around it, shared by windows, slots, neighbourhoods and CLS.
+
+Shapes: T queries, J keys, D width, H heads, d = D / H; "..." is any batch.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (..., T, D) -> (..., H, T, d)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    return x.transpose(-3, -2).flatten(-2)  # (..., H, T, d) -> (..., T, D)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(q k' / sqrt(d)) v over heads (..., H, T, d) and (..., H, J, d).
+
+    ``mask`` is True where a query may look: (T, J), or (..., 1, T, J) with the batch of ``q``.
+    No row of it may be all False.
+    """
+    batch = q.shape[:-3]
+    q, k, v = (t.flatten(0, -4) for t in (q, k, v))  # fused kernels want one batch axis
+    if mask is not None and mask.dim() > 2:
+        mask = mask.flatten(0, -4)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return out.unflatten(0, batch)
+
+
+def rotate(x: Tensor, start: int = 0) -> Tensor:
+    """Rotary positions start, start+1, ... along the rows of ``x`` (..., T, d).
+
+    Scores then depend on the distance of two rows alone. Callers count from the left edge of a
+    window, never from the start of the series, so that nothing loses precision on a long stream.
+    """
+    T, d = x.shape[-2:]
+    position = torch.arange(start, start + T, device=x.device, dtype=torch.float64)
+    exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d
+    phase = position[:, None] * 10000.0**-exponent  # (T, d/2), float64 whatever the model is
+    cos, sin = phase.cos().to(x.dtype), phase.sin().to(x.dtype)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+
+
+class Norm(nn.LayerNorm):
+    """LayerNorm in the precision of its input: the memory stays float32 in a bf16 model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """``layer`` in its own precision, whatever the precision of ``x``."""
+    return layer(x.to(layer.weight.dtype))
+
+
+class FeedForward(nn.Module):
+    """Pre-norm feed-forward sub-layer with its skip: x + W2 gelu(W1 LN x), four times as wide."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = Norm(dim)
+        self.widen = nn.Linear(dim, 4 * dim)
+        self.narrow = nn.Linear(4 * dim, dim)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.drop(self.narrow(F.gelu(linear(self.widen, self.norm(x)))))
+
+
+class AttentionLayer(nn.Module):
+    """The weights of one transformer layer; who looks at whom is the caller's business.
+
+    ``project`` makes queries, keys and values; the caller attends; ``complete`` adds the result
+    to the stream and runs the feed-forward sub-layer.
+    """
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = Norm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+        self.drop = nn.Dropout(dropout)
+        self.feed_forward = FeedForward(dim, dropout)
+
+    def project(self, x: Tensor, segment: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v of rows (..., T, D), heads not yet split; ``segment`` (D,) says what they are."""
+        h = self.norm(x)
+        if segment is not None:
+            h = h + segment
+        q, k, v = linear(self.qkv, h).chunk(3, dim=-1)
+        return q, k, v
+
+    def complete(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rows (..., T, D) after both sub-layers, from attention (..., H, T, d)."""
+        return self.feed_forward(x + self.drop(self.out(merge_heads(attended))))

@@ -1,0 +1,106 @@
+"""The neighbourhood encoder: token t sees t-n .. t, CLS sees every token and itself.
+
+Tokens never see CLS, so their values do not depend on the length of the series and a stream can
+emit them at once. The band is cut into pieces of c queries that look at n + c keys each: no
+K x K mask or score ever exists.
+
+Shapes: B series, K tokens, n neighbourhood, D width, H heads, d = D / H.
+"""
+
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.model.attention import AttentionLayer, Norm, attend, rotate, split_heads
+
+
+class Keys(NamedTuple):
+    """Keys and values of tokens, and which of them are there."""
+
+    k: Tensor  # (B, K, D)
+    v: Tensor  # (B, K, D)
+    valid: Tensor  # (B, K)
+
+    def then(self, other: "Keys") -> "Keys":
+        return Keys(*(torch.cat(pair, dim=1) for pair in zip(self, other, strict=True)))
+
+    def last(self, count: int) -> "Keys":
+        start = self.k.shape[1] - count
+        return Keys(*(t[:, start:] for t in self))
+
+
+class NeighbourhoodEncoder(nn.Module):
+    """A few pre-norm layers over tokens (B, K, D), with one CLS token beside them."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.reach = cfg.window  # n: how many tokens back a token sees
+        self.heads = cfg.heads
+        self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
+        self.layers = nn.ModuleList(
+            AttentionLayer(cfg.dim, cfg.heads, cfg.dropout) for _ in range(cfg.encoder_layers)
+        )
+        self.norm = Norm(cfg.dim)
+
+    def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (B, K, D), 0 where not ``valid`` (B, K), and the sequence vector (B, D)."""
+        cls = self.start(tokens.shape[0])
+        for layer in self.attention_layers:
+            updated, keys = self.refine(layer, tokens, valid, self.no_keys(tokens, self.reach))
+            cls = self.summarise(layer, cls, keys)
+            tokens = updated
+        return self.finish(tokens, valid), self.norm(cls).squeeze(1)
+
+    @property
+    def attention_layers(self) -> list[AttentionLayer]:
+        return [cast(AttentionLayer, layer) for layer in self.layers]
+
+    def start(self, batch: int) -> Tensor:
+        return self.cls.expand(batch, 1, -1)  # (B, 1, D)
+
+    def finish(self, tokens: Tensor, valid: Tensor) -> Tensor:
+        return torch.where(valid[..., None], self.norm(tokens), 0.0)
+
+    def no_keys(self, like: Tensor, count: int) -> Keys:
+        """``count`` keys that are not there: what lies before the start of a series."""
+        k, v = like.new_zeros(2, like.shape[0], count, like.shape[2])
+        return Keys(k, v, torch.zeros(k.shape[:2], dtype=torch.bool, device=like.device))
+
+    def refine(
+        self, layer: AttentionLayer, tokens: Tensor, valid: Tensor, before: Keys
+    ) -> tuple[Tensor, Keys]:
+        """One layer for tokens (B, K, D) that follow the n keys ``before``; and their own keys."""
+        q, k, v = layer.project(tokens)
+        keys = Keys(k, v, valid)
+        attended = band_attention(q, before.then(keys), reach=self.reach, heads=self.heads)
+        return layer.complete(tokens, attended), keys
+
+    def summarise(self, layer: AttentionLayer, cls: Tensor, keys: Keys) -> Tensor:
+        """CLS (B, 1, D) after one layer; it and what it sees carry no position."""
+        q, k, v = layer.project(cls)
+        seen = Keys(k, v, keys.valid.new_ones(k.shape[:2])).then(keys)  # CLS itself: never empty
+        q, k, v = (split_heads(t, self.heads) for t in (q, seen.k, seen.v))
+        return layer.complete(cls, attend(q, k, v, seen.valid[:, None, None]))
+
+
+def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
+    """Query i of (B, T, D) sees keys i .. i+reach of (B, reach+T, D): (B, H, T, d)."""
+    B, T, D = q.shape
+    piece = max(1, min(reach, T))  # c
+    pieces = -(-T // piece)
+    short = pieces * piece - T
+    q = F.pad(q, (0, 0, 0, short)).view(B, pieces, piece, D)
+    k, v = (
+        F.pad(t, (0, 0, 0, short)).unfold(1, reach + piece, piece).mT for t in (keys.k, keys.v)
+    )  # (B, pieces, n+c, D)
+    valid = F.pad(keys.valid, (0, short)).unfold(1, reach + piece, piece)  # (B, pieces, n+c)
+    query, key, value = (split_heads(t, heads) for t in (q, k, v))
+    distance = torch.arange(piece, device=q.device)[:, None] + reach
+    distance = distance - torch.arange(reach + piece, device=q.device)  # query minus key
+    band = (distance >= 0) & (distance <= reach)
+    mask = band & valid[:, :, None] | (distance == 0)  # a missing token sees itself
+    out = attend(rotate(query, reach), rotate(key), value, mask[:, :, None])
+    return out.transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)

@@ -1,0 +1,76 @@
+"""Where tokens and windows lie: counts, existence, spans, and the moves between the two layouts.
+
+Window w (from 0) covers tokens wS .. wS+W-1. A token in window w at position j is its copy
+number r = j // S there, so copy 0 comes from the newest window that holds the token.
+
+Shapes: B series, L samples, K tokens, N windows, W window, S stride, O copies, D width.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from progmem.config import ModelConfig
+
+
+def count_tokens(cfg: ModelConfig, length: int) -> int:
+    """Tokens of a series of ``length`` samples: whole patches only."""
+    return max(0, (length - cfg.patch) // cfg.patch_stride + 1)
+
+
+def tokens_until(cfg: ModelConfig, window: int) -> int:
+    """The fewest tokens with which window number ``window`` exists."""
+    if window == 0:
+        return 1
+    if cfg.windows == "floor":
+        return window * cfg.stride + cfg.window
+    return (window - 1) * cfg.stride + cfg.window + 1  # one token that no earlier window covers
+
+
+def count_windows(cfg: ModelConfig, tokens: int) -> int:
+    """N = max(1, ceil((K-W)/S) + 1); the paper's tables take the floor instead."""
+    beyond = tokens - cfg.window
+    steps = beyond // cfg.stride if cfg.windows == "floor" else -(-beyond // cfg.stride)
+    return max(1, steps + 1)
+
+
+def windows_exist(cfg: ModelConfig, tokens: Tensor, windows: int) -> Tensor:
+    """Which of the first ``windows`` windows series of ``tokens`` (B,) tokens have: (B, N)."""
+    first = torch.tensor([tokens_until(cfg, w) for w in range(windows)], device=tokens.device)
+    first[:1] = 0  # every series has one window
+    return tokens[:, None] >= first
+
+
+def token_spans(cfg: ModelConfig, start: int, stop: int) -> Tensor:
+    """Samples [from, to) of tokens ``start`` to ``stop``: (K, 2)."""
+    first = torch.arange(start, stop) * cfg.patch_stride
+    return torch.stack([first, first + cfg.patch], dim=1)
+
+
+def window_spans(cfg: ModelConfig, start: int, stop: int, *, tokens: int) -> Tensor:
+    """Samples of windows ``start`` to ``stop``; a last window ends with the last token: (N, 2)."""
+    first = torch.arange(start, stop) * cfg.stride
+    last = (first + cfg.window).clamp(max=tokens) - 1
+    return torch.stack([first * cfg.patch_stride, last * cfg.patch_stride + cfg.patch], dim=1)
+
+
+def unfold_windows(x: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
+    """Tokens (B, K, ...) laid out as windows (B, N, W, ...), zero past the last token."""
+    covered = (windows - 1) * cfg.stride + cfg.window
+    tail = (0, 0) * (x.dim() - 2)
+    x = F.pad(x, (*tail, 0, covered - x.shape[1]))  # a negative pad drops tokens of no window
+    return x.unfold(1, cfg.window, cfg.stride).movedim(-1, 2)  # (B, N, W, ...)
+
+
+def align_copies(rows: Tensor, cfg: ModelConfig, tokens: int) -> Tensor:
+    """Windows (B, N, W, D) laid out as copies of the first ``tokens`` tokens: (B, K, O, D).
+
+    Position rS+i of window w is copy r of token (w+r)S+i: each copy number is a stretch of
+    windows moved right by r strides. Cells that no window fills are zero.
+    """
+    B, N, W, D = rows.shape
+    O, S = cfg.overlap, cfg.stride
+    strides = F.pad(rows, (0, 0, 0, O * S - W)).view(B, N, O, S, D)
+    moved = [F.pad(strides[:, :, r], (0, 0, 0, 0, r, O - 1 - r)) for r in range(O)]
+    copies = torch.stack(moved, dim=3).view(B, (N + O - 1) * S, O, D)
+    return F.pad(copies, (0, 0, 0, 0, 0, tokens - copies.shape[1]))

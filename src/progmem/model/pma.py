@@ -1,0 +1,141 @@
+"""The PMA block (eq. 2, Algorithm 1): gates, slots and windows, overlap pool, feed-forward.
+
+Inside a window the slots see everything; a token sees the carry M_{w-1,b} and the tokens of its
+window up to itself, never M-bar. Tokens of one window do not wait for each other and windows
+wait only for their carry: the slots are scanned first, then all tokens attend at once.
+
+Shapes: B series, K tokens, N windows, W window, O copies, n slots, D width, H heads, d = D / H.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.model.aggregator import OverlapAggregator
+from progmem.model.attention import AttentionLayer, FeedForward, attend, rotate, split_heads
+from progmem.model.gates import TokenGate
+from progmem.model.geometry import align_copies, unfold_windows, windows_exist
+from progmem.model.scan import MemorySlots, Scanned
+
+
+class Layout(NamedTuple):
+    """What of a batch is there, at each level."""
+
+    tokens: Tensor  # (B, K): the token exists and has an observed value
+    windows: Tensor  # (B, N): the window exists for this series
+    alive: Tensor  # (B, N): ... and holds a token that is there
+    in_window: Tensor  # (B, N, W)
+    copies: Tensor  # (B, K, O): this copy of the token comes from a window that exists
+    gaps: bool  # False: tokens are missing only after a series' end
+
+
+class Projected(NamedTuple):
+    """Gated tokens and their projections, made once per token and shared by its windows."""
+
+    rows: Tensor  # (B, K, D), W-bar
+    q: Tensor  # (B, K, D)
+    k: Tensor  # (B, K, D)
+    v: Tensor  # (B, K, D)
+
+
+class PMABlock(nn.Module):
+    """W_b, M_b = PMA(carry, M-bar_{b-1}, W-bar_{b-1}) for all windows of a batch."""
+
+    def __init__(self, cfg: ModelConfig, block: int) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.token_gate = TokenGate(cfg.dim) if block > 0 else None  # at block 1 both sides agree
+        self.layer = AttentionLayer(cfg.dim, cfg.heads, cfg.dropout)
+        self.slots = MemorySlots(cfg, block) if cfg.slots else None
+        self.segment = nn.Parameter(0.02 * torch.randn(cfg.dim)) if cfg.slots else None
+        self.aggregator = OverlapAggregator(cfg)
+        self.feed_forward = FeedForward(cfg.dim, cfg.dropout)
+
+    def forward(
+        self, tokens: Tensor, signal: Tensor, below: Tensor | None, layout: Layout
+    ) -> tuple[Tensor, Scanned | None]:
+        """Tokens (B, K, D) and memory of this block.
+
+        Args:
+            tokens: W_{b-1}, (B, K, D).
+            signal: W_0, (B, K, D).
+            below: M_{b-1}, (B, N, n, D); for the first block its reset state (1, 1, n, D). None:
+                no memory.
+        """
+        gated = self.project(tokens, signal)
+        bar = None if self.slots is None or below is None else self.slots.refine(below)
+        rows, scanned = self.attend_windows(gated, bar, layout)
+        copies = align_copies(rows, self.cfg, tokens.shape[1])  # (B, K, O, D)
+        return self.pool(copies, layout.copies, gated.rows, layout.tokens), scanned
+
+    def project(self, tokens: Tensor, signal: Tensor) -> Projected:
+        rows = tokens if self.token_gate is None else self.token_gate(tokens, signal)
+        return Projected(rows, *self.layer.project(rows, self.segment))
+
+    def attend_windows(
+        self, gated: Projected, bar: Tensor | None, layout: Layout
+    ) -> tuple[Tensor, Scanned | None]:
+        """W^out (B, N, W, D) and the scanned memory, from M-bar (B or 1, N or 1, n, D)."""
+        B, N = layout.windows.shape
+        rows, q, k, v = (unfold_windows(t, self.cfg, N) for t in gated)  # (B, N, W, D)
+        k, v = self.heads(k, rotated=True), self.heads(v)
+        scanned, carry = None, None
+        if self.slots is not None and bar is not None:
+            state = self.slots.start(B)
+            scanned = self.slots.scan(
+                self.layer, state, bar=bar, k=k, v=v, valid=layout.in_window, alive=layout.alive
+            )
+            carry = scanned.carry_k, scanned.carry_v
+        valid = layout.in_window if layout.gaps else None
+        return self.attend_rows(rows, q, k, v, carry, valid), scanned
+
+    def heads(self, x: Tensor, *, rotated: bool = False, start: int = 0) -> Tensor:
+        """(..., T, D) -> (..., H, T, d), at positions ``start``.. of its window if ``rotated``."""
+        x = split_heads(x, self.cfg.heads)
+        return rotate(x, start) if rotated else x
+
+    def attend_rows(
+        self,
+        rows: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        carry: tuple[Tensor, Tensor] | None,
+        valid: Tensor | None,
+    ) -> Tensor:
+        """W^out of the last P positions of each window: (B, N, P, D).
+
+        Args:
+            rows, q: those positions' tokens and queries, (B, N, P, D).
+            k, v: the window's keys and values up to there, (B, N, H, T, d), T >= P.
+            carry: keys and values of the carry, (B, N, H, n, d) each; None: no memory.
+            valid: which tokens are there, (B, N, T); None if none is missing before its row.
+        """
+        P, T = q.shape[2], k.shape[3]
+        mask = torch.ones(P, T, dtype=torch.bool, device=q.device).tril(T - P)  # causal
+        if valid is not None:  # a missing token still sees itself: no row is ever empty
+            own = torch.ones_like(mask).tril(T - P).triu(T - P)
+            mask = (mask & valid[:, :, None] | own)[:, :, None]  # (B, N, 1, P, T)
+        if carry is not None:
+            k, v = (torch.cat(pair, dim=3) for pair in zip(carry, (k, v), strict=True))
+            mask = torch.cat([mask.new_ones(*mask.shape[:-1], k.shape[3] - T), mask], dim=-1)
+        attended = attend(self.heads(q, rotated=True, start=T - P), k, v, mask)
+        return self.layer.complete(rows, attended)
+
+    def pool(self, copies: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
+        """The block's tokens (B, K, D): copies merged, feed-forward, 0 where nothing is there."""
+        merged = self.aggregator(copies, exists)
+        if self.cfg.windows == "floor":  # tokens after the last window pass through
+            merged = torch.where(exists.any(2, keepdim=True), merged, rows)
+        return torch.where(valid[..., None], self.feed_forward(merged), 0.0)
+
+
+def lay_out(cfg: ModelConfig, valid: Tensor, counts: Tensor, windows: int, *, gaps: bool) -> Layout:
+    """The layout of series with ``counts`` (B,) tokens, of which ``valid`` (B, K) are there."""
+    exists = windows_exist(cfg, counts, windows)  # (B, N)
+    in_window = unfold_windows(valid, cfg, windows)  # (B, N, W)
+    filled = exists[:, :, None, None].expand(-1, -1, cfg.window, 1)
+    copies = align_copies(filled, cfg, valid.shape[1])[..., 0]  # (B, K, O)
+    return Layout(valid, exists, exists & in_window.any(2), in_window, copies, gaps)

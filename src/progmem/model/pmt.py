@@ -1,0 +1,130 @@
+"""The Progressive Memory Transformer: tokenizer, PMA blocks, neighbourhood encoder.
+
+Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.encoding import Encoding
+from progmem.model import saving
+from progmem.model.chunks import blank_encoding, encode_in_chunks, write
+from progmem.model.encoder import NeighbourhoodEncoder
+from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.model.inputs import ChannelStats, Series, check_count, clean, evaluating
+from progmem.model.pma import PMABlock, lay_out
+from progmem.model.tokenizer import Tokenizer
+
+
+class PMT(nn.Module):
+    """A transformer whose windows carry a writable memory, seen at three scales.
+
+    ``encode`` takes a user's series; ``forward`` is the differentiable twin on clean tensors.
+    """
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.stats = ChannelStats(cfg.channels)
+        self.tokenizer = Tokenizer(cfg)
+        self.blocks = nn.ModuleList(PMABlock(cfg, b) for b in range(cfg.blocks))
+        self.encoder = NeighbourhoodEncoder(cfg)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
+    ) -> Encoding:
+        """Encode normalised series.
+
+        Args:
+            x: (B, L, C), finite wherever it is observed.
+            mask: True where observed, (B, L) or (B, L, C); None if nothing is missing.
+            lengths: samples of each series, (B,), if some end before L.
+        """
+        cfg = self.cfg
+        B, L, _ = x.shape
+        K = count_tokens(cfg, L)
+        N = count_windows(cfg, K)
+        observed = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        if observed.dim() == 2:
+            observed = observed[..., None].expand_as(x)
+        if lengths is None:
+            lengths = torch.full((B,), L, device=x.device)
+        counts = (lengths - cfg.patch) // cfg.patch_stride + 1  # (B,), tokens of each series
+        observed = observed & (torch.arange(L, device=x.device) < lengths[:, None])[..., None]
+
+        signal, valid = self.tokenizer(x, observed)  # (B, K, D), (B, K)
+        exists = torch.arange(K, device=x.device) < counts[:, None]
+        valid = valid & exists
+        signal = torch.where(valid[..., None], signal, 0.0)
+        layout = lay_out(cfg, valid, counts, N, gaps=mask is not None)
+        tokens, memory, scanned = signal, self.first_memory(), None
+        for block in self.blocks:
+            tokens, scanned = block(tokens, signal, memory, layout)
+            memory = None if scanned is None else scanned.memory
+        tokens, sequence = self.encoder(tokens, valid)
+        if memory is not None:
+            memory = torch.where(layout.windows[..., None, None], memory, 0.0)
+        return Encoding(
+            tokens=tokens,
+            memory=memory,
+            sequence=sequence,
+            eos=None if scanned is None else scanned.state.mean(1),
+            token_mask=valid,
+            window_mask=layout.alive,
+            token_spans=token_spans(cfg, 0, K),
+            window_spans=window_spans(cfg, 0, N, tokens=K),
+        )
+
+    def first_memory(self) -> Tensor | None:
+        """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""
+        slots = self.pma_blocks[0].slots
+        return None if slots is None else slots.start(1)[:, None]
+
+    @property
+    def pma_blocks(self) -> list[PMABlock]:
+        return [cast(PMABlock, block) for block in self.blocks]
+
+    @torch.no_grad()
+    def encode(
+        self, x: Any, lengths: Any = None, *, batch_size: int = 64, chunk: int | None = None
+    ) -> Encoding:
+        """Encode series as they are: normalised, gaps and lengths respected, in eval mode.
+
+        Args:
+            x: (batch, time, channels), numpy or tensor, or a list of (time, channels) of unequal
+                length. NaN marks missing values.
+            lengths: samples of each series, if an array is padded on the right.
+            batch_size: series encoded at a time.
+            chunk: samples taken in at a time. Long series then need memory for the result and
+                one chunk only; the numbers are the same.
+        """
+        series = Series(x, lengths, self.cfg)
+        check_count("batch_size", batch_size)
+        if chunk is not None:
+            check_count("chunk", chunk)
+        out = blank_encoding(self, len(series), max(series.lengths), series.device)
+        with evaluating(self):
+            for rows in series.batches(batch_size, equal_lengths=chunk is not None):
+                if chunk is None:
+                    write(out, rows, self._encode_rows(series, rows))
+                else:
+                    encode_in_chunks(self, series, rows, out, chunk=chunk)
+        return out
+
+    def _encode_rows(self, series: Series, rows: Sequence[int]) -> Encoding:
+        like = self.tokenizer.conv.weight
+        lengths = [series.lengths[i] for i in rows]
+        values = series.cut(rows, 0, max(lengths))
+        x, observed = clean(values, self.stats, like, rows=rows, start=0)
+        complete = int(observed.sum()) == sum(lengths) * self.cfg.channels
+        sizes = torch.tensor(lengths, device=like.device)
+        return self(x, None if complete else observed, lengths=sizes)
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights, config and checksums; `progmem.load` reads them back."""
+        saving.save(self, Path(folder))

@@ -1,0 +1,97 @@
+"""Writable memory: the slots, and their scan over the windows, the only sequential part of PMT.
+
+Whatever does not depend on the carry (keys and values of the tokens and of the block below) is
+made for all windows at once; a step of the scan is a few small products over n slots.
+
+Shapes: B series, N windows, W window, n slots, D width, H heads, d = D / H.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.model.attention import AttentionLayer, attend, split_heads
+from progmem.model.gates import MemoryGate
+
+
+class Scanned(NamedTuple):
+    """The memory after each window, and the keys and values of the carry each window saw."""
+
+    memory: Tensor  # (B, N, n, D), M_{w,b}
+    carry_k: Tensor  # (B, N, H, n, d)
+    carry_v: Tensor  # (B, N, H, n, d)
+    state: Tensor  # (B, n, D): the memory after the last window
+
+
+class MemorySlots(nn.Module):
+    """The memory of one block: reset state M_r, gate G_M, and which rows are read out."""
+
+    def __init__(self, cfg: ModelConfig, block: int) -> None:
+        super().__init__()
+        self.heads = cfg.heads
+        self.gate_carry, self.readout = cfg.gate_carry, cfg.readout
+        generator = torch.Generator().manual_seed(cfg.reset_seed)
+        resets = torch.randn(cfg.blocks, cfg.slots, cfg.dim, generator=generator)
+        self.reset = nn.Parameter(0.02 * resets[block])  # M_r; slots differ, or would stay equal
+        self.gate = MemoryGate(cfg.dim, mixes=block > 0 or cfg.gate_carry)
+        self.segments = nn.Parameter(0.02 * torch.randn(2, cfg.dim))  # carry, block below
+
+    def start(self, batch: int) -> Tensor:
+        """M_{0,b} = M_r (B, n, D), at least float32: bf16 would swallow small updates."""
+        precise = torch.promote_types(self.reset.dtype, torch.float32)
+        return self.reset.to(precise).expand(batch, -1, -1)
+
+    def refine(self, below: Tensor) -> Tensor:
+        """M-bar_{w,b-1} = G_M(LN M_{w,b-1}, LN M_r) for all windows, (..., n, D)."""
+        return self.gate(below, self.reset.to(below.dtype))
+
+    def read_carry(self, layer: AttentionLayer, state: Tensor) -> tuple[Tensor, ...]:
+        """The carry as a window sees it: rows (B, n, D), then q, k, v (B, H, n, d)."""
+        carry = self.refine(state) if self.gate_carry else state
+        q, k, v = layer.project(carry, self.segments[0])
+        return carry, *(split_heads(t, self.heads) for t in (q, k, v))
+
+    def scan(
+        self,
+        layer: AttentionLayer,
+        state: Tensor,
+        *,
+        bar: Tensor,
+        k: Tensor,
+        v: Tensor,
+        valid: Tensor,
+        alive: Tensor,
+    ) -> Scanned:
+        """Carry the memory ``state`` (B, n, D) through N windows.
+
+        Args:
+            bar: M-bar of the block below, (B or 1, N or 1, n, D).
+            k: keys of each window's tokens, (B, N, H, W, d); ``v`` likewise.
+            valid: which of those tokens are there, (B, N, W).
+            alive: which windows write, (B, N); the others pass their carry on.
+        """
+        B, N = alive.shape
+        bar_q, bar_k, bar_v = (
+            split_heads(t, self.heads).expand(B, N, -1, -1, -1)
+            for t in layer.project(bar, self.segments[1])
+        )
+        bar = bar.expand(B, N, -1, -1)
+        k = torch.cat([bar_k, k], dim=3)  # (B, N, H, n+W, d)
+        v = torch.cat([bar_v, v], dim=3)
+        slots = valid.new_ones(B, N, 2 * self.reset.shape[0])
+        mask = torch.cat([slots, valid], dim=2)[:, :, None, None]  # (B, N, 1, 1, 2n+W)
+        memory, carry_k, carry_v = [], [], []
+        for w in range(N):
+            rows, q, own_k, own_v = self.read_carry(layer, state)
+            if self.readout == "block":
+                rows, q = bar[:, w], bar_q[:, w]
+            keys = torch.cat([own_k, k[:, w]], dim=2)  # (B, H, 2n+W, d)
+            values = torch.cat([own_v, v[:, w]], dim=2)
+            written = layer.complete(rows, attend(q, keys, values, mask[:, w]))
+            state = torch.where(alive[:, w, None, None], written, state)
+            memory.append(state)
+            carry_k.append(own_k)
+            carry_v.append(own_v)
+        return Scanned(*(torch.stack(t, dim=1) for t in (memory, carry_k, carry_v)), state)

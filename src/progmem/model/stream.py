@@ -1,0 +1,127 @@
+"""PMT on a live stream: the numbers of the batch, in memory that does not grow.
+
+Shapes: B series, L samples, C channels, K tokens, N windows, n neighbourhood, D width.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from progmem.encoding import Encoding
+from progmem.errors import InputError
+from progmem.model import stream_state
+from progmem.model.backbone_stream import BackboneStream
+from progmem.model.block_stream import Final
+from progmem.model.geometry import token_spans, window_spans
+from progmem.model.inputs import as_float64, check_count, check_samples, clean, evaluating
+from progmem.model.pmt import PMT
+
+
+class Stream:
+    """A session on ``batch_size`` series that arrive in chunks of any size.
+
+    ``push`` returns what became final: every token and memory equals the batch result on the
+    whole series. The sequence vector is CLS over the last ``horizon`` tokens, so it equals the
+    batch while the series is no longer than that.
+    """
+
+    def __init__(self, model: PMT, batch_size: int = 1, *, horizon: int = 4096) -> None:
+        check_count("batch_size", batch_size)
+        check_count("horizon", horizon)
+        self.model, self.batch_size, self.horizon = model, batch_size, horizon
+        self.samples = 0  # so far
+        self.tokens = 0  # given out
+        self.windows = 0  # given out
+        self.ended = False
+        with torch.no_grad():
+            self.backbone = BackboneStream(model, batch_size)
+        encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
+        self.before = [encoder.no_keys(like, encoder.reach) for _ in encoder.layers]
+        self.recent = [encoder.no_keys(like, horizon) for _ in encoder.layers]  # rings
+        with torch.no_grad(), evaluating(model):
+            self.sequence = self._summarise()
+
+    def push(self, chunk: Any) -> Encoding:
+        """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing."""
+        if not isinstance(chunk, Tensor):
+            chunk = torch.as_tensor(chunk)
+        if chunk.dim() != 3 or chunk.shape[0] != self.batch_size:
+            raise InputError(
+                f"a chunk must be (batch, time, channels) with batch {self.batch_size}, "
+                f"got shape {tuple(chunk.shape)}"
+            )
+        check_samples(chunk, self.model.cfg.channels)
+        return self._advance(as_float64(chunk), ended=False)
+
+    def finish(self) -> Encoding:
+        """End the series: everything that waited becomes final."""
+        values = torch.zeros(self.batch_size, 0, self.model.cfg.channels, dtype=torch.float64)
+        return self._advance(values, ended=True)
+
+    @torch.no_grad()
+    def _advance(self, values: Tensor, *, ended: bool) -> Encoding:
+        if self.ended:
+            raise InputError("the stream has ended; start a new Stream for another series")
+        rows = range(self.batch_size)
+        x, observed = clean(
+            values, self.model.stats, self.backbone.x, rows=rows, start=self.samples
+        )
+        with evaluating(self.model):
+            final = self.backbone.push(x, observed, ended=ended)
+            tokens = self._refine(final)
+        self.samples += x.shape[1]
+        self.ended = ended
+        return self._encoding(tokens, final)
+
+    def _refine(self, final: Final) -> Tensor:
+        """The neighbourhood encoder on final tokens; they are final there at once."""
+        encoder, tokens, valid = self.model.encoder, final.tokens, final.valid
+        m = tokens.shape[1]
+        if not m:
+            return tokens
+        slot = torch.arange(self.tokens, self.tokens + m, device=tokens.device)[-self.horizon :]
+        for i, layer in enumerate(encoder.attention_layers):
+            tokens, keys = encoder.refine(layer, tokens, valid, self.before[i])
+            self.before[i] = self.before[i].then(keys).last(encoder.reach)
+            for ring, new in zip(self.recent[i], keys, strict=True):
+                ring[:, slot % self.horizon] = new[:, -self.horizon :]
+        self.sequence = self._summarise()
+        return encoder.finish(tokens, valid)
+
+    def _summarise(self) -> Tensor:
+        encoder = self.model.encoder
+        cls = encoder.start(self.batch_size)
+        for layer, recent in zip(encoder.attention_layers, self.recent, strict=True):
+            cls = encoder.summarise(layer, cls, recent)
+        return encoder.norm(cls).squeeze(1)
+
+    def _encoding(self, tokens: Tensor, final: Final) -> Encoding:
+        cfg, seen = self.model.cfg, self.backbone.seen
+        token, window = self.tokens, self.windows
+        self.tokens += tokens.shape[1]
+        self.windows += final.alive.shape[1]
+        memory = self.backbone.blocks[-1].state.memory
+        return Encoding(
+            tokens=tokens,
+            memory=final.memory,
+            sequence=self.sequence,
+            eos=None if memory is None else memory.mean(1),
+            token_mask=final.valid,
+            window_mask=final.alive,
+            token_spans=token_spans(cfg, token, self.tokens),
+            window_spans=window_spans(cfg, window, self.windows, tokens=seen),
+        )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that the stream holds, as tensors; safetensors stores it as it is."""
+        return stream_state.pack(self)
+
+    @classmethod
+    def restore(cls, model: PMT, state: Mapping[str, Tensor]) -> "Stream":
+        """The stream that ``state_dict`` was taken from, to go on with the same model."""
+        batch_size, horizon = stream_state.check(model, state)
+        stream = cls(model, batch_size, horizon=horizon)
+        stream_state.unpack(stream, state)
+        return stream

@@ -1,0 +1,25 @@
+"""Shared settings of the tests: fixed threads, no network but loopback, fast unless asked."""
+
+import socket
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(autouse=True)
+def _only_loopback(monkeypatch):
+    connect = socket.socket.connect
+
+    def guarded(self, address):
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise RuntimeError(f"a test tried to reach {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed():
+    torch.manual_seed(0)
