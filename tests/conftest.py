@@ -5,7 +5,7 @@ import socket
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # two workers share two cores
 
 
 @pytest.fixture(autouse=True)

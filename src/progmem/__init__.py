@@ -3,6 +3,7 @@
 from progmem.config import ModelConfig
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import ConfigError, InputError, ModelFolderError
+from progmem.model.counting import count_macs, count_params
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.model.stream import Stream
@@ -17,5 +18,7 @@ __all__ = [
     "ModelConfig",
     "ModelFolderError",
     "Stream",
+    "count_macs",
+    "count_params",
     "load",
 ]

@@ -21,7 +21,7 @@ def demo() -> None:
         print(f"{level:9} {shape:16} first covers samples {spans[0].tolist()}, {mask}")
 
     stream = Stream(model, batch_size=1)
-    parts = [stream.push(chunk) for chunk in x.split(37, dim=1)]
+    parts = [stream.push(chunk) for chunk in torch.split(x, 37, dim=1)]
     parts.append(stream.finish())
     apart = max(_apart(parts, whole, "tokens"), _apart(parts, whole, "memory"))
     print(f"\nthe same in chunks of 37 samples: largest difference {apart:.1e}")

@@ -48,7 +48,7 @@ class OverlapAggregator(nn.Module):
         else:
             query = self.query(self._mixed_mean(copies, present, count))  # (B, K, D)
             weight = self._weights(query, self.key(copies), exists)  # (B, K, O, H)
-            value = value.unflatten(-1, (self.heads, -1))  # (B, K, O, H, d)
+            value = torch.unflatten(value, -1, (self.heads, -1))  # (B, K, O, H, d)
             attended = (weight[..., None] * value).sum(2).flatten(-2)  # (B, K, D)
         attended = self.gamma * self.norm(attended * self.overlap**-0.5)  # A_t
         return skip + torch.sigmoid(self.skip_gate) * (attended - skip)
@@ -64,8 +64,8 @@ class OverlapAggregator(nn.Module):
 
     def _weights(self, query: Tensor, key: Tensor, exists: Tensor) -> Tensor:
         """alpha_{h,r} (B, K, O, H), from one query per token."""
-        q = query.unflatten(-1, (self.heads, -1))[:, :, None]  # (B, K, 1, H, d)
-        k = key.unflatten(-1, (self.heads, -1))  # (B, K, O, H, d)
+        q = torch.unflatten(query, -1, (self.heads, -1))[:, :, None]  # (B, K, 1, H, d)
+        k = torch.unflatten(key, -1, (self.heads, -1))  # (B, K, O, H, d)
         score = (q * k).sum(-1) * k.shape[-1] ** -0.5 + self.bias.mT  # (B, K, O, H)
         # the lowest number instead of -inf: a token without copies must not give NaN
         score = score.masked_fill(~exists[..., None], torch.finfo(score.dtype).min)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (..., T, D) -> (..., H, T, d)
+    return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)  # (..., T, D) -> (..., H, T, d)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     if mask is not None and mask.dim() > 2:
         mask = mask.flatten(0, -4)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return out.unflatten(0, batch)
+    return torch.unflatten(out, 0, batch)
 
 
 def rotate(x: Tensor, start: int = 0) -> Tensor:

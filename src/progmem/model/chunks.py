@@ -15,45 +15,12 @@ from torch import Tensor
 from progmem.encoding import Encoding
 from progmem.model.attention import AttentionLayer, split_heads
 from progmem.model.backbone_stream import BackboneStream
+from progmem.model.batches import put
 from progmem.model.encoder import Keys
-from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.inputs import Series, clean
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
-
-
-def blank_encoding(model: "PMT", batch: int, length: int, device: torch.device) -> Encoding:
-    """Zeros for the encoding of ``batch`` series of at most ``length`` samples."""
-    cfg = model.cfg
-    K = count_tokens(cfg, length)
-    N = count_windows(cfg, K)
-    first = model.first_memory()
-    like = model.tokenizer.conv.weight
-
-    def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(*shape, dtype=dtype, device=device)
-
-    return Encoding(
-        tokens=zeros(batch, K, cfg.dim, dtype=like.dtype),
-        memory=None if first is None else zeros(batch, N, cfg.slots, cfg.dim, dtype=first.dtype),
-        sequence=zeros(batch, cfg.dim, dtype=like.dtype),
-        eos=None if first is None else zeros(batch, cfg.dim, dtype=first.dtype),
-        token_mask=zeros(batch, K, dtype=torch.bool),
-        window_mask=zeros(batch, N, dtype=torch.bool),
-        token_spans=token_spans(cfg, 0, K),
-        window_spans=window_spans(cfg, 0, N, tokens=K),
-    )
-
-
-def write(out: Encoding, rows: Sequence[int], part: Encoding) -> None:
-    """Put the encoding of some series, perhaps shorter than the longest, into ``out``."""
-    index = torch.tensor(rows)
-    for name in ("tokens", "memory", "token_mask", "window_mask"):
-        _put(getattr(out, name), index, 0, getattr(part, name))
-    for name in ("sequence", "eos"):
-        if getattr(out, name) is not None:
-            getattr(out, name)[index] = getattr(part, name).to(out.tokens.device)
 
 
 def encode_in_chunks(
@@ -75,7 +42,7 @@ def encode_in_chunks(
             (out.memory, window, final.memory),
             (out.window_mask, window, final.alive),
         ):
-            _put(target, index, at, part)
+            put(target, index, at, part)
         token += final.tokens.shape[1]
         window += final.alive.shape[1]
     memory = backbone.blocks[-1].state.memory
@@ -101,7 +68,7 @@ def _encode_stored(model: "PMT", out: Encoding, index: Tensor, tokens: int, *, s
             gathered.add(keys)
             before = before.then(keys).last(encoder.reach)
             last = i == len(encoder.layers) - 1
-            _put(out.tokens, index, start, encoder.finish(x, valid) if last else x)
+            put(out.tokens, index, start, encoder.finish(x, valid) if last else x)
         cls = layer.complete(cls, gathered.result().to(like.dtype))
     return encoder.norm(cls).squeeze(1)
 
@@ -129,8 +96,3 @@ class _RunningAttention:
 
     def result(self) -> Tensor:
         return self.sum / self.total  # (B, H, 1, d)
-
-
-def _put(target: Tensor | None, index: Tensor, start: int, part: Tensor | None) -> None:
-    if target is not None and part is not None:
-        target[index, start : start + part.shape[1]] = part.to(target.device)

@@ -65,6 +65,8 @@ class Series:
     Nothing is copied until it is cut out, so a memory-mapped array may be larger than memory.
     """
 
+    arrays: Any  # indexed by series, then by sample
+
     def __init__(self, x: Any, lengths: Any, cfg: ModelConfig) -> None:
         if isinstance(x, list | tuple):
             if lengths is not None:

@@ -3,7 +3,6 @@
 Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,10 +12,11 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model import saving
-from progmem.model.chunks import blank_encoding, encode_in_chunks, write
+from progmem.model.batches import blank_encoding, encode_rows, write
+from progmem.model.chunks import encode_in_chunks
 from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import ChannelStats, Series, check_count, clean, evaluating
+from progmem.model.inputs import ChannelStats, Series, check_count, evaluating
 from progmem.model.pma import PMABlock, lay_out
 from progmem.model.tokenizer import Tokenizer
 
@@ -49,18 +49,10 @@ class PMT(nn.Module):
         B, L, _ = x.shape
         K = count_tokens(cfg, L)
         N = count_windows(cfg, K)
-        observed = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
-        if observed.dim() == 2:
-            observed = observed[..., None].expand_as(x)
-        if lengths is None:
-            lengths = torch.full((B,), L, device=x.device)
-        counts = (lengths - cfg.patch) // cfg.patch_stride + 1  # (B,), tokens of each series
-        observed = observed & (torch.arange(L, device=x.device) < lengths[:, None])[..., None]
-
-        signal, valid = self.tokenizer(x, observed)  # (B, K, D), (B, K)
-        exists = torch.arange(K, device=x.device) < counts[:, None]
-        valid = valid & exists
-        signal = torch.where(valid[..., None], signal, 0.0)
+        signal, valid = self.tokenizer(x, mask, lengths)  # (B, K, D), (B, K)
+        counts = torch.full((B,), K, device=x.device)
+        if lengths is not None:
+            counts = self.tokenizer.count(lengths)
         layout = lay_out(cfg, valid, counts, N, gaps=mask is not None)
         tokens, memory, scanned = signal, self.first_memory(), None
         for block in self.blocks:
@@ -107,23 +99,15 @@ class PMT(nn.Module):
         check_count("batch_size", batch_size)
         if chunk is not None:
             check_count("chunk", chunk)
-        out = blank_encoding(self, len(series), max(series.lengths), series.device)
+        like = self.tokenizer.conv.weight
+        out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):
             for rows in series.batches(batch_size, equal_lengths=chunk is not None):
                 if chunk is None:
-                    write(out, rows, self._encode_rows(series, rows))
+                    write(out, rows, encode_rows(self, self.stats, series, rows, like=like))
                 else:
                     encode_in_chunks(self, series, rows, out, chunk=chunk)
         return out
-
-    def _encode_rows(self, series: Series, rows: Sequence[int]) -> Encoding:
-        like = self.tokenizer.conv.weight
-        lengths = [series.lengths[i] for i in rows]
-        values = series.cut(rows, 0, max(lengths))
-        x, observed = clean(values, self.stats, like, rows=rows, start=0)
-        complete = int(observed.sum()) == sum(lengths) * self.cfg.channels
-        sizes = torch.tensor(lengths, device=like.device)
-        return self(x, None if complete else observed, lengths=sizes)
 
     def save(self, folder: str | Path) -> None:
         """Write weights, config and checksums; `progmem.load` reads them back."""

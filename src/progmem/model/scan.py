@@ -94,4 +94,9 @@ class MemorySlots(nn.Module):
             memory.append(state)
             carry_k.append(own_k)
             carry_v.append(own_v)
-        return Scanned(*(torch.stack(t, dim=1) for t in (memory, carry_k, carry_v)), state)
+        return Scanned(
+            memory=torch.stack(memory, dim=1),
+            carry_k=torch.stack(carry_k, dim=1),
+            carry_v=torch.stack(carry_v, dim=1),
+            state=state,
+        )

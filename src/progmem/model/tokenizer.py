@@ -17,12 +17,28 @@ class Tokenizer(nn.Module):
         self.patch, self.stride = cfg.patch, cfg.patch_stride
         self.conv = nn.Conv1d(cfg.channels, cfg.dim, cfg.patch, cfg.patch_stride)
 
-    def forward(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, K, D) and whether each has any observed value (B, K).
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens (B, K, D), 0 where missing, and whether each is there (B, K).
 
-        ``x`` and ``observed`` are (B, L, C); unobserved values count as 0.
+        A token is there if its patch ends within its series' length and holds any observed value.
+        ``mask`` (B, L) or (B, L, C) is True where ``x`` (B, L, C) is observed.
         """
-        x = torch.where(observed, x, 0.0)
+        L = x.shape[1]
+        observed = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        if observed.dim() == 2:
+            observed = observed[..., None].expand_as(x)
+        if lengths is not None:
+            inside = torch.arange(L, device=x.device) < lengths[:, None]
+            observed = observed & inside[..., None]
         valid = observed.any(2).unfold(1, self.patch, self.stride).any(2)  # (B, K)
-        tokens = self.conv(x.mT).mT  # (B, K, D)
+        if lengths is not None:
+            number = torch.arange(valid.shape[1], device=x.device)
+            valid = valid & (number < self.count(lengths)[:, None])
+        tokens = self.conv(torch.where(observed, x, 0.0).mT).mT  # (B, K, D)
         return torch.where(valid[..., None], tokens, 0.0), valid
+
+    def count(self, lengths: Tensor) -> Tensor:
+        """Whole patches in series of ``lengths`` (B,) samples."""
+        return (lengths - self.patch) // self.stride + 1

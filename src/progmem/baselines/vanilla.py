@@ -1,0 +1,73 @@
+"""The vanilla transformer: same tokenizer and layers, full attention, no windows, no memory.
+
+Shapes: B series, L samples, C channels, K tokens, D width, H heads, d = D / H.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.encoding import Encoding
+from progmem.model.attention import AttentionLayer, Norm, attend, rotate, split_heads
+from progmem.model.batches import blank_encoding, encode_rows, write
+from progmem.model.geometry import count_tokens, token_spans
+from progmem.model.inputs import ChannelStats, Series, check_count, evaluating
+from progmem.model.tokenizer import Tokenizer
+
+
+class VanillaTransformer(nn.Module):
+    """``cfg.blocks`` layers in which every token and CLS see every token and CLS."""
+
+    def __init__(self, cfg: ModelConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.stats = ChannelStats(cfg.channels)
+        self.tokenizer = Tokenizer(cfg)
+        self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
+        self.layers = nn.ModuleList(
+            AttentionLayer(cfg.dim, cfg.heads, cfg.dropout) for _ in range(cfg.blocks)
+        )
+        self.norm = Norm(cfg.dim)
+
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
+    ) -> Encoding:
+        """Encode normalised series (B, L, C), as `PMT.forward` does."""
+        B, L, _ = x.shape
+        K = count_tokens(self.cfg, L)
+        tokens, valid = self.tokenizer(x, mask, lengths)
+        rows = torch.cat([self.cls.expand(B, 1, -1), tokens], dim=1)  # (B, 1+K, D)
+        seen = None
+        if mask is not None or lengths is not None:  # a missing row sees CLS, so none is empty
+            seen = torch.cat([valid.new_ones(B, 1), valid], dim=1)[:, None, None]
+        for layer in self.layers:
+            rows = self._attend(cast(AttentionLayer, layer), rows, seen)
+        rows = self.norm(rows)
+        return Encoding(
+            tokens=torch.where(valid[..., None], rows[:, 1:], 0.0),
+            memory=None,
+            sequence=rows[:, 0],
+            eos=None,
+            token_mask=valid,
+            window_mask=None,
+            token_spans=token_spans(self.cfg, 0, K),
+            window_spans=None,
+        )
+
+    def _attend(self, layer: AttentionLayer, rows: Tensor, seen: Tensor | None) -> Tensor:
+        q, k, v = (split_heads(t, self.cfg.heads) for t in layer.project(rows))
+        return layer.complete(rows, attend(rotate(q), rotate(k), v, seen))
+
+    @torch.no_grad()
+    def encode(self, x: Any, lengths: Any = None, *, batch_size: int = 64) -> Encoding:
+        """Encode series as they are, as `PMT.encode` does."""
+        series = Series(x, lengths, self.cfg)
+        check_count("batch_size", batch_size)
+        like = self.tokenizer.conv.weight
+        out = blank_encoding(self.cfg, series, like=like, memory=None, windows=False)
+        with evaluating(self):
+            for rows in series.batches(batch_size):
+                write(out, rows, encode_rows(self, self.stats, series, rows, like=like))
+        return out

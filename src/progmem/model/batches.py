@@ -1,0 +1,64 @@
+"""A user's series through a model, some at a time, into arrays for all of them.
+
+Shapes: B series, K tokens, N windows, n slots, D width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.encoding import Encoding
+from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.model.inputs import ChannelStats, Series, clean
+
+
+def blank_encoding(
+    cfg: ModelConfig, series: Series, *, like: Tensor, memory: Tensor | None, windows: bool = True
+) -> Encoding:
+    """Zeros for the encoding of ``series`` with the dtypes of tokens ``like`` and ``memory``."""
+    B, K = len(series), count_tokens(cfg, max(series.lengths))
+    N = count_windows(cfg, K)
+
+    def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(*shape, dtype=dtype, device=series.device)
+
+    return Encoding(
+        tokens=zeros(B, K, cfg.dim, dtype=like.dtype),
+        memory=None if memory is None else zeros(B, N, cfg.slots, cfg.dim, dtype=memory.dtype),
+        sequence=zeros(B, cfg.dim, dtype=like.dtype),
+        eos=None if memory is None else zeros(B, cfg.dim, dtype=memory.dtype),
+        token_mask=zeros(B, K, dtype=torch.bool),
+        window_mask=zeros(B, N, dtype=torch.bool) if windows else None,
+        token_spans=token_spans(cfg, 0, K),
+        window_spans=window_spans(cfg, 0, N, tokens=K) if windows else None,
+    )
+
+
+def encode_rows(
+    model: nn.Module, stats: ChannelStats, series: Series, rows: Sequence[int], *, like: Tensor
+) -> Encoding:
+    """``model(x, mask, lengths=...)`` on some of the series, cut to the longest of them."""
+    lengths = [series.lengths[i] for i in rows]
+    values = series.cut(rows, 0, max(lengths))
+    x, observed = clean(values, stats, like, rows=rows, start=0)
+    complete = int(observed.sum()) == sum(lengths) * x.shape[2]
+    sizes = None if len(set(lengths)) == 1 else torch.tensor(lengths, device=like.device)
+    return model(x, None if complete else observed, lengths=sizes)
+
+
+def write(out: Encoding, rows: Sequence[int], part: Encoding) -> None:
+    """Put the encoding of some series, perhaps shorter than the longest, into ``out``."""
+    index = torch.tensor(rows)
+    for name in ("tokens", "memory", "token_mask", "window_mask"):
+        put(getattr(out, name), index, 0, getattr(part, name))
+    for name in ("sequence", "eos"):
+        if getattr(out, name) is not None:
+            getattr(out, name)[index] = getattr(part, name).to(out.tokens.device)
+
+
+def put(target: Tensor | None, index: Tensor, start: int, part: Tensor | None) -> None:
+    """Write ``part`` (b, m, ...) into rows ``index`` of ``target`` from ``start`` on."""
+    if target is not None and part is not None:
+        target[index, start : start + part.shape[1]] = part.to(target.device)

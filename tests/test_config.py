@@ -1,0 +1,75 @@
+"""Settings out of range are refused with the range; unknown ones with the nearest name."""
+
+import dataclasses
+
+import pytest
+
+from progmem import ConfigError, ModelConfig
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"channels": 0}, "model.channels must be a whole number from 1 up, got 0"),
+        ({"channels": 2.0}, "model.channels must be a whole number from 1 up, got 2.0"),
+        ({"channels": True}, "model.channels must be a whole number"),
+        ({"blocks": -1}, "model.blocks must be a whole number from 1 up, got -1"),
+        ({"slots": -1}, "model.slots must be a whole number from 0 up, got -1"),
+        ({"window": 0}, "model.window must be a whole number from 1 up"),
+        ({"window": 8, "stride": 9}, r"model.stride must be in 1..8 \(model.window\), got 9"),
+        ({"patch": 4, "patch_stride": 5}, r"model.patch_stride must be in 1..4 \(model.patch\)"),
+        ({"dim": 20, "heads": 4}, r"multiple of 2 x model.heads \(8\), got 20"),
+        ({"readout": "both"}, "model.readout must be one of carry, block, got 'both'"),
+        ({"windows": "ceil"}, "model.windows must be one of cover, floor, got 'ceil'"),
+        ({"dropout": 1.0}, r"model.dropout must be in \[0, 1\), got 1.0"),
+        ({"dropout": "no"}, r"model.dropout must be in \[0, 1\), got 'no'"),
+        ({"gate_carry": 1}, "model.gate_carry must be true or false, got 1"),
+        ({"encoder_layers": 0}, "model.encoder_layers must be a whole number from 1 up"),
+        ({"size": "huge"}, "model.size must be one of tiny, small, base, got 'huge'"),
+        ({"windw": 8}, "unknown setting 'model.windw'; did you mean 'model.window'?"),
+        ({"colour": 8}, "unknown setting 'model.colour'; known: size, channels"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.from_dict({"channels": 3, **settings})
+
+
+def test_channels_must_be_given():
+    with pytest.raises(ConfigError, match=r"model\.channels is missing"):
+        ModelConfig.from_dict({"size": "tiny"})
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"length": 2049}, "length must be in 1..2048 samples, got 2049; .*data.window"),
+        ({"length": 0}, "length must be a whole number from 1 up, got 0"),
+        ({"length": 10, "patch": 11}, r"model.patch must be in 1..10 \(the length\), got 11"),
+        ({"length": 100, "strid": 3}, "did you mean 'model.stride'?"),
+    ],
+)
+def test_for_length_refuses_what_it_cannot_use(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig.for_length(channels=1, **arguments)
+
+
+def test_for_length_derives_what_is_not_given():
+    cfg = ModelConfig.for_length(500, channels=1, stride=5)
+    assert (cfg.window, cfg.stride) == (10, 5)
+    cfg = ModelConfig.for_length(500, channels=1, window=12, size="base")
+    assert (cfg.window, cfg.stride, cfg.dim) == (12, 6, 320)
+
+
+def test_size_fills_in_what_is_not_given():
+    assert dataclasses.astuple(ModelConfig(channels=1))[1:4] == (128, 4, 3)
+    tiny = ModelConfig(channels=1, size="tiny", blocks=5)
+    assert (tiny.dim, tiny.heads, tiny.blocks) == (64, 4, 5)
+
+
+def test_a_config_survives_its_dict_and_cannot_be_changed():
+    cfg = ModelConfig.for_length(300, channels=4, size="base", slots=3, reset_seed=7)
+    assert ModelConfig.from_dict(cfg.to_dict()) == cfg
+    assert dataclasses.replace(cfg, slots=1).slots == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cfg.slots = 5

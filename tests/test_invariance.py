@@ -1,0 +1,155 @@
+"""What must not matter: batch mates, their order and length, padding, tracing."""
+
+import pytest
+import torch
+from test_reference import make_model, make_series, weighted_sum
+
+import progmem
+from progmem.baselines.vanilla import VanillaTransformer
+
+ENCODERS = {"pmt": progmem.PMT, "vanilla": VanillaTransformer}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+@pytest.fixture(params=ENCODERS)
+def encoder(request):
+    cfg = progmem.ModelConfig(channels=2, size="tiny", window=6, stride=3, patch=4, patch_stride=2)
+    return ENCODERS[request.param](cfg)
+
+
+def floats(z):
+    return {n: t for n, t in z._asdict().items() if t is not None and t.is_floating_point()}
+
+
+def rows(z, index):
+    return z._replace(**{n: t[index] for n, t in floats(z).items()})
+
+
+def assert_equal_rows(ours, theirs, tolerance):
+    """Equal up to the tolerance, relative to the largest value."""
+    for name, ours_part in floats(ours).items():
+        theirs_part = getattr(theirs, name)
+        apart = (ours_part - theirs_part[:, : ours_part.shape[1]]).abs().max()
+        assert apart <= tolerance * theirs_part.abs().max(), name
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_series_does_not_see_its_mates(encoder, dtype):
+    encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
+    x = torch.randn(64, 61, 2, dtype=dtype)
+    x[5, 10:30] = torch.nan
+    together = encoder.encode(x, batch_size=64)
+    assert_equal_rows(encoder.encode(x, batch_size=1), together, tolerance)
+    order = torch.randperm(64)
+    shuffled = encoder.encode(x[order])
+    assert_equal_rows(rows(shuffled, order.argsort()), together, tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_right_padding_is_neutral(encoder, dtype):
+    encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
+    lengths = [200, 4, 37, 5, 61]
+    series = [torch.randn(n, 2, dtype=dtype) for n in lengths]
+    x = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=123.0)
+    x[1, 50] = torch.inf  # past the end of its series: never read
+    padded = encoder.encode(x, lengths=lengths)
+    as_list = encoder.encode(series, batch_size=2)
+    for i, s in enumerate(series):
+        alone = encoder.encode(s[None])
+        for z in (padded, as_list):
+            row = rows(z, [i])
+            assert_equal_rows(alone, row, tolerance)
+            K = alone.tokens.shape[1]
+            assert not row.tokens[:, K:].any() and not z.token_mask[i, K:].any()
+
+
+def test_a_gap_or_padding_never_reaches_a_mate(encoder):
+    x = torch.randn(3, 61, 2)
+    clean = encoder.encode(x)
+    x[1] = torch.nan
+    x[2, 20:25, 0] = torch.nan
+    assert_equal_rows(rows(clean, [0]), rows(encoder.encode(x), [0]), 1e-6)
+
+
+def test_a_series_that_is_all_missing_is_finite_and_masked(encoder):
+    z = encoder.encode(torch.full((1, 61, 2), torch.nan))
+    assert all(t.isfinite().all() for t in floats(z).values())
+    assert not z.token_mask.any() and not z.tokens.any()
+    if z.memory is not None:  # every window passes the reset state on
+        assert not z.window_mask.any()
+        reset = encoder.pma_blocks[-1].slots.reset
+        assert torch.equal(z.memory[0], reset.expand_as(z.memory[0]))
+
+
+def test_a_missing_window_passes_its_carry_on():
+    model = make_model(6, 3, 2)
+    x = torch.randn(1, 101, 2).double()
+    x[:, 30:70] = torch.nan
+    z = model.encode(x)
+    missing = (~z.window_mask[0]).nonzero().flatten()
+    assert len(missing) > 2
+    for w in missing:
+        assert torch.equal(z.memory[0, w], z.memory[0, w - 1])
+
+
+def test_the_callers_array_is_never_changed(encoder):
+    x = torch.randn(2, 61, 2).double()
+    x[0, 3:9] = torch.nan
+    for given in (x, x.numpy()):
+        before = given.clone() if isinstance(given, torch.Tensor) else given.copy()
+        encoder.double().encode(given)
+        torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_encode_leaves_the_training_mode_and_no_graph(encoder):
+    z = encoder.train().encode(torch.randn(1, 61, 2))
+    assert encoder.training and not any(t.requires_grad for t in floats(z).values())
+
+
+@pytest.mark.parametrize("readout", ["carry", "block"])
+@pytest.mark.parametrize("gate_carry", [True, False])
+@pytest.mark.parametrize("slots", [0, 1, 3])
+@pytest.mark.parametrize("window, stride", [(6, 3), (7, 2), (5, 5)])
+def test_every_parameter_gets_a_gradient(window, stride, slots, readout, gate_carry):
+    model = make_model(window, stride, slots, readout=readout, gate_carry=gate_carry)
+    x = torch.randn(2, 61, 2).double()
+    weighted_sum(model(x)).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
+
+
+def test_dropout_acts_in_training_only():
+    cfg = progmem.ModelConfig(channels=2, size="tiny", dropout=0.5)
+    model = progmem.PMT(cfg)
+    x = torch.randn(1, 100, 2)
+    assert not torch.equal(model(x).tokens, model(x).tokens)
+    assert torch.equal(model.encode(x).tokens, model.encode(x).tokens)
+
+
+def small_model_and_inputs():
+    model = make_model(6, 3, 2)
+    series = make_series(20, gaps=True)
+    x = torch.nn.utils.rnn.pad_sequence(series, batch_first=True)
+    return model, x.nan_to_num(), ~x.isnan()
+
+
+def test_forward_can_be_exported():
+    model, x, mask = small_model_and_inputs()
+    exported = torch.export.export(model, (x, mask)).module()
+    for ours, theirs in zip(exported(x, mask), model(x, mask), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_forward_can_be_compiled_as_one_graph():
+    model, x, mask = small_model_and_inputs()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    for ours, theirs in zip(compiled(x, mask), model(x, mask), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_bf16_autocast_keeps_the_memory_in_float32():
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = model(torch.randn(2, 100, 2))
+    assert z.memory.dtype == z.eos.dtype == torch.float32
+    assert all(t.isfinite().all() for t in floats(z).values())

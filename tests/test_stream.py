@@ -1,0 +1,281 @@
+"""A stream gives what the whole series gives, however it is cut, in memory that does not grow."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from test_reference import make_model
+
+import progmem
+
+LEVELS = ("tokens", "memory", "token_mask", "window_mask")
+
+
+def cut_up(x, sizes):
+    pieces, start = [], 0
+    for size in sizes:
+        pieces.append(x[:, start : start + size])
+        start += size
+    return [*pieces, x[:, start:]]
+
+
+def join(parts):
+    """One Encoding of all that a stream gave out."""
+    levels = [name for name in LEVELS if getattr(parts[-1], name) is not None]
+    joined = {name: torch.cat([getattr(p, name) for p in parts], dim=1) for name in levels}
+    spans = {n: torch.cat([getattr(p, n) for p in parts]) for n in ("token_spans", "window_spans")}
+    return parts[-1]._replace(**joined, **spans)
+
+
+def assert_same(streamed, whole, atol):
+    for name, ours in streamed._asdict().items():
+        theirs = getattr(whole, name)
+        if ours is None or theirs is None:
+            assert ours is theirs, name
+            continue
+        assert ours.shape == theirs.shape, name
+        if ours.is_floating_point():
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+        else:
+            assert torch.equal(ours, theirs), name
+
+
+def gappy(batch, length, generator=None):
+    x = torch.randn(batch, length, 2, generator=generator).double()
+    x[0, length // 4 : length // 2] = torch.nan
+    x[-1, -(length // 5) :, 0] = torch.nan
+    return x
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 1, 2, 3, 5, 8, 13, 40]), max_size=25),
+    length=st.integers(1, 150),
+    batch=st.sampled_from([1, 3]),
+    geometry=st.sampled_from(
+        [(6, 3, 2), (8, 3, 1), (5, 5, 2), (7, 2, 3), (4, 1, 1), (6, 3, 0), (1, 1, 1)]
+    ),
+    readout=st.sampled_from(["carry", "block"]),
+)
+def test_a_stream_gives_what_the_whole_series_gives(sizes, length, batch, geometry, readout):
+    torch.manual_seed(length)
+    model = make_model(*geometry, readout=readout, blocks=3)
+    x = gappy(batch, length + model.cfg.patch)
+    stream = progmem.Stream(model, batch_size=batch)
+    parts = [stream.push(piece) for piece in cut_up(x, sizes)]
+    parts.append(stream.finish())
+    assert_same(join(parts), model.encode(x), atol=1e-10)
+
+
+@pytest.mark.parametrize("windows", ["cover", "floor"])
+def test_float32_streams_agree_to_1e_5(windows):
+    cfg = progmem.ModelConfig(channels=2, size="tiny", windows=windows)
+    model = progmem.PMT(cfg)
+    x = gappy(2, 700).float()
+    stream = progmem.Stream(model, batch_size=2)
+    parts = [stream.push(piece) for piece in x.split(23, dim=1)] + [stream.finish()]
+    assert_same(join(parts), model.encode(x), atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+def test_chunked_encoding_gives_what_the_whole_gives(chunk):
+    model = make_model(6, 3, 2, blocks=3)
+    x = gappy(3, 200)
+    assert_same(model.encode(x, chunk=chunk), model.encode(x), atol=1e-10)
+    series = [x[0, :150], x[1], x[2, :30], x[1, 5:155]]
+    assert_same(model.encode(series, chunk=chunk), model.encode(series), atol=1e-10)
+
+
+@pytest.mark.parametrize("stride, latency", [(4, 4), (8, 0)])
+def test_a_token_waits_for_at_most_a_stride_at_any_depth(stride, latency):
+    """W = 2S: S tokens at depth 6; S = W: none."""
+    cfg = progmem.ModelConfig(
+        channels=1, dim=16, heads=2, blocks=6, window=8, stride=stride, patch=2, patch_stride=1
+    )
+    stream = progmem.Stream(progmem.PMT(cfg))
+    waiting = []
+    for sample in torch.randn(120, 1, 1, 1):
+        stream.push(sample)
+        waiting.append(stream.backbone.seen - stream.tokens)
+    assert max(waiting) == latency
+
+
+def test_a_stream_goes_on_in_another_process(tmp_path):
+    model = make_model(6, 3, 2)
+    model.save(tmp_path / "model")
+    x = gappy(3, 120)
+    stream = progmem.Stream(model, batch_size=3, horizon=100)
+    parts = [stream.push(x[:, :50])]
+    save_file(stream.state_dict(), tmp_path / "state.safetensors")
+    save_file({"x": x[:, 50:].contiguous()}, tmp_path / "rest.safetensors")
+    program = (
+        "import sys, progmem, torch\n"
+        "from safetensors.torch import load_file, save_file\n"
+        "model = progmem.load('model')\n"
+        "stream = progmem.Stream.restore(model, load_file('state.safetensors'))\n"
+        "parts = [stream.push(load_file('rest.safetensors')['x']), stream.finish()]\n"
+        "save_file({f'{i}.{n}': t.contiguous() for i, p in enumerate(parts)"
+        " for n, t in p._asdict().items()}, 'out.safetensors')\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+    out = load_file(tmp_path / "out.safetensors")
+    parts += [
+        progmem.Encoding(**{n: out[f"{i}.{n}"] for n in progmem.Encoding._fields}) for i in (0, 1)
+    ]
+    assert_same(join(parts), model.encode(x), atol=1e-10)
+
+
+def test_taking_a_state_does_not_disturb_the_stream_it_was_taken_from():
+    model = make_model(6, 3, 2)
+    x = gappy(1, 80)
+    stream = progmem.Stream(model)
+    stream.push(x[:, :33])
+    state = stream.state_dict()
+    first = stream.push(x[:, 33:])
+    again = progmem.Stream.restore(model, state).push(x[:, 33:])
+    assert_same(again, first, atol=0)
+
+
+def test_token_20_million_is_like_token_20():
+    """Positions are relative: only the spans tell how long a stream has run."""
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    x = torch.randn(1, 400, 2)
+    early = progmem.Stream(model)
+    early.push(torch.full((1, 20 * 2, 2), torch.nan))
+    late = progmem.Stream(model)
+    late.push(torch.full((1, 20 * 2, 2), torch.nan))
+    state = late.state_dict()
+    jump = 20_000_000  # tokens, a multiple of the stride
+    for name in state:
+        if name in ("tokens", "seen") or name.endswith(".emitted"):
+            state[name] += jump
+        elif name == "windows" or name.endswith(".window"):
+            state[name] += jump // model.cfg.stride
+        elif name == "samples":
+            state[name] += jump * model.cfg.patch_stride
+    late = progmem.Stream.restore(model, state)
+    a, b = ([s.push(x), s.finish()] for s in (early, late))
+    a, b = join(a), join(b)
+    for name in ("tokens", "memory", "sequence", "eos"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=0, atol=1e-4)
+    assert torch.equal(b.token_spans - a.token_spans, torch.full_like(a.token_spans, 2 * jump))
+
+
+def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
+    """Beyond the horizon old tokens leave; a stream whose past is missing then looks the same."""
+    model = make_model(5, 5, 0)
+    x = torch.randn(1, 203, 2).double()
+    stream = progmem.Stream(model, horizon=20)
+    sequence = [stream.push(piece).sequence for piece in x.split(7, dim=1)][-1]
+    # CLS by hand over the last 20 tokens of each layer
+    tokens, _ = model.tokenizer(x)
+    keys, encoder = [], model.encoder
+    for block in model.pma_blocks:
+        tokens = _run_block(model, block, tokens, model.tokenizer(x)[0])
+    for layer in encoder.attention_layers:
+        valid = torch.ones(tokens.shape[:2], dtype=torch.bool)
+        tokens, made = encoder.refine(layer, tokens, valid, encoder.no_keys(tokens, encoder.reach))
+        keys.append(made.last(20))
+    cls = encoder.start(1)
+    for layer, last in zip(encoder.attention_layers, keys, strict=True):
+        cls = encoder.summarise(layer, cls, last)
+    torch.testing.assert_close(sequence, encoder.norm(cls).squeeze(1), rtol=0, atol=1e-12)
+
+
+def _run_block(model, block, tokens, signal):
+    from progmem.model.geometry import count_windows
+    from progmem.model.pma import lay_out
+
+    K = tokens.shape[1]
+    layout = lay_out(
+        model.cfg,
+        torch.ones(1, K, dtype=torch.bool),
+        torch.tensor([K]),
+        count_windows(model.cfg, K),
+        gaps=False,
+    )
+    return block(tokens, signal, None, layout)[0]
+
+
+def test_what_a_stream_holds_does_not_grow():
+    stream = progmem.Stream(progmem.PMT(progmem.ModelConfig(channels=1, size="tiny")), horizon=50)
+    sizes = []
+    for _ in range(20):
+        stream.push(torch.randn(1, 160, 1))  # ten strides of tokens
+        sizes.append(sum(t.numel() for t in stream.state_dict().values()))
+    assert len(set(sizes[1:])) == 1
+
+
+@pytest.mark.slow
+def test_two_million_samples_in_bounded_memory():
+    cfg = progmem.ModelConfig(
+        channels=1, dim=16, heads=2, blocks=2, window=32, stride=16, patch=16, patch_stride=8
+    )
+    stream = progmem.Stream(progmem.PMT(cfg), horizon=256)
+    resident, held = [], []
+    for i in range(500):
+        stream.push(torch.randn(1, 4096, 1))
+        if i >= 100 and i % 20 == 0:
+            resident.append(_resident_bytes())
+            held.append(sum(t.numel() for t in stream.state_dict().values()))
+    assert stream.samples == 500 * 4096 > 2_000_000
+    assert len(set(held)) == 1
+    x = torch.arange(len(resident), dtype=torch.float64)
+    y = torch.tensor(resident, dtype=torch.float64) / 2**20
+    slope = ((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum()
+    assert slope * len(resident) < 1  # MB over the whole run
+
+
+def _resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    "misuse, message",
+    [
+        (lambda m: progmem.Stream(m, 0), "batch_size must be a whole number from 1 up, got 0"),
+        (lambda m: progmem.Stream(m, horizon=0), "horizon must be a whole number from 1 up"),
+        (lambda m: progmem.Stream(m, 2).push(torch.zeros(1, 5, 2)), "with batch 2, got shape"),
+        (lambda m: progmem.Stream(m).push(torch.zeros(5, 2)), r"must be \(batch, time, channels\)"),
+        (lambda m: progmem.Stream(m).push(torch.zeros(1, 5, 3)), "model has 2 channels, got 3"),
+        (lambda m: progmem.Stream(m).push(torch.zeros(1, 2, 9)), "transpose?"),
+        (lambda m: _push_after_finish(m), "the stream has ended; start a new Stream"),
+        (lambda m: _inf_in_second_chunk(m), "series 0, sample 12, channel 1 is inf"),
+        (lambda m: progmem.Stream.restore(m, {}), "not the state of a progmem Stream"),
+        (lambda m: _restore_elsewhere(m), "belongs to a model of another config"),
+        (lambda m: _restore_damaged(m), "damaged: missing or unknown entries block.0.k"),
+    ],
+)
+def test_misuse_of_a_stream_is_explained(misuse, message):
+    with pytest.raises(progmem.InputError, match=message):
+        misuse(make_model(6, 3, 2))
+
+
+def _push_after_finish(model):
+    stream = progmem.Stream(model)
+    stream.finish()
+    stream.push(torch.zeros(1, 5, 2))
+
+
+def _inf_in_second_chunk(model):
+    stream = progmem.Stream(model)
+    stream.push(torch.zeros(1, 10, 2))
+    x = torch.zeros(1, 5, 2)
+    x[0, 2, 1] = torch.inf
+    stream.push(x)
+
+
+def _restore_elsewhere(model):
+    progmem.Stream.restore(make_model(8, 3, 2), progmem.Stream(model).state_dict())
+
+
+def _restore_damaged(model):
+    state = progmem.Stream(model).state_dict()
+    del state["block.0.k"]
+    progmem.Stream.restore(model, state)
