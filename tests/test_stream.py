@@ -279,3 +279,21 @@ def _restore_damaged(model):
     state = progmem.Stream(model).state_dict()
     del state["block.0.k"]
     progmem.Stream.restore(model, state)
+
+
+def test_series_too_long_for_one_piece_are_chunked_by_themselves(monkeypatch):
+    monkeypatch.setattr("progmem.model.pmt.SAMPLES_AT_ONCE", 100)
+    monkeypatch.setattr("progmem.model.pmt.SHORTEST_CHUNK", 30)
+    calls = []
+    push = progmem.model.backbone_stream.BackboneStream.push
+
+    def counted(self, x, observed, *, ended=False):
+        calls.append(x.shape[1])
+        return push(self, x, observed, ended=ended)
+
+    monkeypatch.setattr("progmem.model.backbone_stream.BackboneStream.push", counted)
+    model = make_model(6, 3, 2)
+    x = gappy(2, 120)
+    z = model.encode(x)
+    assert calls == [50, 50, 20]
+    assert_same(z, model.encode(x, chunk=120), atol=1e-10)

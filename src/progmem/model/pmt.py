@@ -20,6 +20,9 @@ from progmem.model.inputs import ChannelStats, Series, check_count, evaluating
 from progmem.model.pma import PMABlock, lay_out
 from progmem.model.tokenizer import Tokenizer
 
+SAMPLES_AT_ONCE = 2**18  # of all series of a batch; more are taken in chunks unless told otherwise
+SHORTEST_CHUNK = 4096
+
 
 class PMT(nn.Module):
     """A transformer whose windows carry a writable memory, seen at three scales.
@@ -92,13 +95,16 @@ class PMT(nn.Module):
                 length. NaN marks missing values.
             lengths: samples of each series, if an array is padded on the right.
             batch_size: series encoded at a time.
-            chunk: samples taken in at a time. Long series then need memory for the result and
-                one chunk only; the numbers are the same.
+            chunk: samples of each series taken in at a time. The numbers stay the same; memory is
+                needed for the result and one chunk. None: whole series, or chunks that keep a
+                batch at 262,144 samples where it would hold more.
         """
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)
         if chunk is not None:
             check_count("chunk", chunk)
+        elif min(batch_size, len(series)) * max(series.lengths) > SAMPLES_AT_ONCE:
+            chunk = max(SHORTEST_CHUNK, SAMPLES_AT_ONCE // min(batch_size, len(series)))
         like = self.tokenizer.conv.weight
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):

@@ -1,0 +1,57 @@
+"""The same numbers on a GPU. Skipped where there is none."""
+
+import pytest
+import torch
+from test_stream import assert_same, gappy, join
+
+import progmem
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+
+
+@pytest.fixture(params=[(6, 3, 2), (8, 3, 1), (5, 5, 2), (6, 3, 0)], ids=str)
+def model(request):
+    window, stride, slots = request.param
+    cfg = progmem.ModelConfig(
+        channels=2, size="tiny", window=window, stride=stride, slots=slots, patch=4, patch_stride=2
+    )
+    return progmem.PMT(cfg)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_gpu_gives_what_the_cpu_gives(model, dtype):
+    x = gappy(3, 301)
+    expected = model.to(dtype).encode(x)
+    assert_same(model.cuda().encode(x), expected, atol=TOLERANCE[dtype])
+    assert_same(model.encode(x, chunk=50), expected, atol=TOLERANCE[dtype])
+    assert model.encode(x.cuda()).tokens.is_cuda
+
+
+def test_a_stream_on_the_gpu_gives_what_the_batch_gives(model):
+    model = model.double().cuda()
+    x = gappy(2, 301)
+    stream = progmem.Stream(model, batch_size=2)
+    parts = [stream.push(piece) for piece in x.split(17, dim=1)] + [stream.finish()]
+    parts = [progmem.Encoding(*(None if t is None else t.cpu() for t in part)) for part in parts]
+    assert_same(join(parts), model.encode(x), atol=1e-10)
+
+
+def test_gradients_on_the_gpu_are_those_on_the_cpu(model):
+    x = torch.randn(4, 301, 2).double()
+    grads = []
+    for device in ("cpu", "cuda"):
+        model = model.double().to(device)
+        model.zero_grad()
+        z = model(x.to(device))
+        sum(t.square().sum() for t in (z.tokens, z.memory, z.sequence) if t is not None).backward()
+        named = model.named_parameters()
+        grads.append({n: p.grad.cpu().clone() for n, p in named if p.grad is not None})
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-8, atol=1e-8)
+
+
+def test_bf16_autocast_on_the_gpu_keeps_the_memory_in_float32(model):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        z = model.cuda()(torch.randn(4, 301, 2, device="cuda"))
+    assert z.memory is None or z.memory.dtype == torch.float32
+    assert z.tokens.isfinite().all()

@@ -1,0 +1,32 @@
+"""What the documents show is true: README blocks run, public names are the promised ones."""
+
+import re
+from pathlib import Path
+
+import progmem
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_readmes_python_blocks_run_in_order():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    assert len(blocks) >= 4
+    names = {}
+    for block in blocks:
+        exec(block, names)
+
+
+def test_every_file_of_the_readmes_tree_exists_and_none_is_left_out():
+    tree = (ROOT / "README.md").read_text().split("## Files")[1]
+    named = set(re.findall(r"[a-z_]+\.py", tree))
+    there = {p.name for p in (ROOT / "src").rglob("*.py") if not p.name.startswith("__")}
+    there |= {"reference.py"}
+    assert named == there
+
+
+def test_public_names():
+    assert progmem.__all__ == [
+        "PMT", "ConfigError", "Encoder", "Encoding", "InputError", "ModelConfig",
+        "ModelFolderError", "Stream", "count_macs", "count_params", "load",
+    ]  # fmt: skip
+    assert all(hasattr(progmem, name) for name in progmem.__all__)
