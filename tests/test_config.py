@@ -1,7 +1,9 @@
 """Settings out of range are refused with the range; unknown ones with the nearest name."""
 
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 
 from progmem import ConfigError, ModelConfig
@@ -43,8 +45,9 @@ def test_channels_must_be_given():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"length": 2049}, "length must be in 1..2048 samples, got 2049; .*data.window"),
-        ({"length": 0}, "length must be a whole number from 1 up, got 0"),
+        ({"length": 2049}, "length must be in 1..2048 samples, got 2049: .*data.window"),
+        ({"length": 0}, "length must be in 1..2048 samples, got 0"),
+        ({"length": 99, "patch": "a"}, "model.patch must be a whole number from 1 up, got 'a'"),
         ({"length": 10, "patch": 11}, r"model.patch must be in 1..10 \(the length\), got 11"),
         ({"length": 100, "strid": 3}, "did you mean 'model.stride'?"),
     ],
@@ -55,10 +58,16 @@ def test_for_length_refuses_what_it_cannot_use(arguments, message):
 
 
 def test_for_length_derives_what_is_not_given():
-    cfg = ModelConfig.for_length(500, channels=1, stride=5)
-    assert (cfg.window, cfg.stride) == (10, 5)
+    cfg = ModelConfig.for_length(500, channels=1, stride=20)
+    assert (cfg.window, cfg.stride) == (40, 20)
     cfg = ModelConfig.for_length(500, channels=1, window=12, size="base")
     assert (cfg.window, cfg.stride, cfg.dim) == (12, 6, 320)
+
+
+def test_numpys_whole_numbers_are_whole_numbers():
+    cfg = ModelConfig(channels=np.int64(3), window=np.int32(8), stride=4, dropout=np.float32(0.5))
+    assert cfg.channels == 3 and type(cfg.channels) is int and type(cfg.dropout) is float
+    json.dumps(cfg.to_dict())
 
 
 def test_size_fills_in_what_is_not_given():

@@ -25,9 +25,15 @@ def with_value(value, where=(1, 17, 2)):
         (np.zeros((1, 5, 9)), None, "needs at least 8 samples, got 5"),
         ([np.zeros((40, 9)), np.zeros((5, 9))], None, "series 1 needs at least 8 samples, got 5"),
         (np.zeros((2, 40, 9)), [40, 7], "series 1 needs at least 8 samples, got 7"),
-        (np.zeros((40, 9)), None, r"got shape \(40, 9\); for one series take x\[None\]"),
+        (np.zeros((40, 9)), None, r"got shape \(40, 9\); for one series .* give \[x\]"),
         (np.zeros(40), None, r"x must be \(batch, time, channels\), got shape \(40,\)"),
-        (3.0, None, r"x must be \(batch, time, channels\), got shape \(\)"),
+        (3.0, None, "x must be an array or a list of arrays, got float"),
+        ("x.npy", None, "x must be an array or a list of arrays, got str"),
+        ([[1, 2], [3]], None, r"series 0 must be \(time, channels\), got shape \(2,\)"),
+        ([[[1, 2], [3]]], None, "series 0 must be an array, got list"),
+        ([np.zeros((40, 9)), np.zeros((40, 3))], None, "series 1: model has 9 channels, got 3"),
+        (np.zeros((40, 2, 9)), None, r"got 2 .*x \(40, 2, 9\) is \(batch, time, channels\)"),
+        (np.zeros((2, 40, 9)), [[1], [2, 3]], "lengths must be 2 whole numbers"),
         ([np.zeros(40)], None, r"series 0 must be \(time, channels\), got shape \(40,\)"),
         (np.zeros((0, 40, 9)), None, "holds no series"),
         ([], None, "holds no series"),
@@ -39,7 +45,7 @@ def with_value(value, where=(1, 17, 2)):
         (with_value(1e300), None, r"series 1, sample 17, channel 2 is 1e\+300, beyond 1e\+15"),
         (np.zeros((2, 40, 9)), [40], r"lengths must be 2 whole numbers.*got shape \(1,\)"),
         (np.zeros((2, 40, 9)), [40.0, 8.0], "lengths must be 2 whole numbers.*float64"),
-        (np.zeros((2, 40, 9)), [41, 8], r"lengths must be in 0..40 .*got \[41, 8\]"),
+        (np.zeros((2, 40, 9)), [41, 8], r"lengths must be at most 40 .*got \[41, 8\]"),
         ([np.zeros((40, 9))], [40], "lengths goes with an array"),
     ],
 )
@@ -101,3 +107,49 @@ def test_scale_and_mean_are_applied_by_channel():
     model.stats.scale.copy_(scale)
     model.stats.mean.copy_(mean)
     torch.testing.assert_close(model.encode(x * scale + mean).tokens, plain, atol=1e-5, rtol=0)
+
+
+def test_a_model_may_normalise_each_series_by_itself():
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny", normalise="series")).double()
+    x = torch.randn(3, 60, 2).double() * 5 + 100
+    x[0, 10:20] = torch.nan
+    x[1, :, 1] = 7.0  # constant: only the mean goes
+    plain = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny")).double()
+    plain.load_state_dict(model.state_dict())
+    own = [(s - s.nanmean(0)) / (s - s.nanmean(0)).square().nanmean(0).sqrt() for s in x]
+    own[1][:, 1] = 0.0
+    series = [x[0], x[1], x[2, :33]]
+    own[2] = (series[2] - series[2].mean(0)) / series[2].std(0, correction=0)
+    for settings in ({}, {"chunk": 11}):
+        tokens = model.encode(series, **settings).tokens
+        torch.testing.assert_close(tokens, plain.encode(own).tokens, rtol=0, atol=1e-10)
+    with pytest.raises(progmem.InputError, match="a stream cannot be normalised by statistics"):
+        progmem.Stream(model)
+
+
+def test_masked_arrays_are_missing_values():
+    x = np.random.default_rng(0).normal(size=(2, 80, 9))
+    gappy = x.copy()
+    gappy[0, 20:50] = np.nan
+    masked = np.ma.masked_array(np.where(np.isnan(gappy), 999, gappy), mask=np.isnan(gappy))
+    expected = MODEL.encode(gappy)
+    assert not expected.token_mask.all()
+    for z in (MODEL.encode(masked), MODEL.encode([masked[0], masked[1]])):
+        assert torch.equal(z.tokens, expected.tokens)
+    stream = progmem.Stream(MODEL, batch_size=2)
+    first, last = stream.push(masked), stream.finish()
+    tokens = torch.cat([first.tokens, last.tokens], dim=1)
+    torch.testing.assert_close(tokens, expected.tokens, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        (torch.zeros(40, 9), r"x must be \(batch, time, channels\), got shape \(40, 9\)"),
+        (torch.zeros(1, 9, 40), r"model has 9 channels, got 40; .*transpose\?"),
+        (torch.zeros(1, 5, 9), "x needs at least 8 samples, got 5"),
+    ],
+)
+def test_forward_checks_shapes(x, message):
+    with pytest.raises(progmem.InputError, match=message):
+        MODEL(x)

@@ -1,5 +1,6 @@
 """A model folder gives back the model, or says what is wrong with it."""
 
+import hashlib
 import json
 import pickle
 
@@ -66,7 +67,9 @@ def test_every_flipped_bit_is_noticed(folder):
             place = int(torch.randint(len(good), (1,), generator=generator))
             bad[place] ^= 1 << int(torch.randint(8, (1,), generator=generator))
             (folder / name).write_bytes(bytes(bad))
-            with pytest.raises(progmem.ModelFolderError, match=f"{name} is damaged"):
+            with pytest.raises(
+                progmem.ModelFolderError, match=f"{name} is damaged, or manifest.json is"
+            ):
                 progmem.load(folder)
         (folder / name).write_bytes(good)
     progmem.load(folder)
@@ -79,10 +82,11 @@ def truncate(folder):
 
 def change_config(folder, **changes):
     """Change the config and its checksum: whole, but not what the weights were made with."""
-    import hashlib
-
     config = json.loads((folder / "config.json").read_text()) | changes
-    data = json.dumps(config).encode()
+    replace_config(folder, json.dumps(config).encode())
+
+
+def replace_config(folder, data):
     (folder / "config.json").write_bytes(data)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["sha256"]["config.json"] = hashlib.sha256(data).hexdigest()
@@ -104,6 +108,7 @@ def change_config(folder, **changes):
             "has format 'other'",
         ),
         (lambda f: change_config(f, dim=32), "not a model this version can read"),
+        (lambda f: replace_config(f, b"null"), "not a model this version can read"),
         (lambda f: change_config(f, windw=3), "did you mean 'model.window'"),
         (lambda f: change_config(f, stride=99), "model.stride must be in"),
     ],
@@ -120,9 +125,15 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         progmem.load(tmp_path / "nowhere")
 
 
+def test_a_file_in_place_of_a_folder_is_named(folder):
+    with pytest.raises(progmem.ModelFolderError, match="is a file; give the folder it lies in"):
+        progmem.load(folder / "model.safetensors")
+    with pytest.raises(progmem.ModelFolderError, match="is a file; save a model into a folder"):
+        progmem.load(folder).save(folder / "config.json")
+
+
 def test_loading_never_runs_code(folder):
     """A pickle in place of the weights is refused, not opened, even with a fitting checksum."""
-    import hashlib
 
     class Hostile:
         def __reduce__(self):

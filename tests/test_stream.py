@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -103,6 +104,14 @@ def test_a_token_waits_for_at_most_a_stride_at_any_depth(stride, latency):
         stream.push(sample)
         waiting.append(stream.backbone.seen - stream.tokens)
     assert max(waiting) == latency
+
+
+@pytest.mark.parametrize("odd", [lambda x: x.astype(">f4"), lambda x: x[:, ::-1][:, ::-1]])
+def test_a_stream_takes_the_arrays_that_encode_takes(odd):
+    model = make_model(6, 3, 2)
+    x = np.random.default_rng(0).normal(size=(1, 50, 2)).astype(np.float32)
+    tokens = progmem.Stream(model).push(odd(x)).tokens
+    assert torch.equal(tokens, progmem.Stream(model).push(torch.from_numpy(x)).tokens)
 
 
 def test_a_stream_goes_on_in_another_process(tmp_path):
@@ -250,6 +259,13 @@ def _resident_bytes():
         (lambda m: progmem.Stream.restore(m, {}), "not the state of a progmem Stream"),
         (lambda m: _restore_elsewhere(m), "belongs to a model of another config"),
         (lambda m: _restore_damaged(m), "damaged: missing or unknown entries block.0.k"),
+        (lambda m: _restore_cut(m, "x", 2), "damaged: x has shape"),
+        (lambda m: _restore_cut(m, "block.0.memory", 1), "damaged: block.0.memory has shape"),
+        (lambda m: progmem.Stream.restore(m, None), "not the state of a progmem Stream"),
+        (lambda m: _restore_with_other_weights(m), "of another config, dtype or weights"),
+        (lambda m: progmem.Stream(m).push("a"), "a chunk must be an array.*got str"),
+        (lambda m: progmem.Stream(m).push([[[1, 2], [3]]]), "a chunk must be an array, got list"),
+        (lambda m: progmem.Stream(m).push(np.array([[["a", "b"]]])), "must be real numbers"),
     ],
 )
 def test_misuse_of_a_stream_is_explained(misuse, message):
@@ -273,6 +289,19 @@ def _inf_in_second_chunk(model):
 
 def _restore_elsewhere(model):
     progmem.Stream.restore(make_model(8, 3, 2), progmem.Stream(model).state_dict())
+
+
+def _restore_cut(model, name, axis):
+    state = progmem.Stream(model).state_dict()
+    state[name] = state[name].narrow(axis, 0, 1)
+    progmem.Stream.restore(model, state)
+
+
+def _restore_with_other_weights(model):
+    state = progmem.Stream(model).state_dict()
+    with torch.no_grad():
+        model.blocks[0].layer.out.weight[0, 0] += 1e-3
+    progmem.Stream.restore(model, state)
 
 
 def _restore_damaged(model):

@@ -1,14 +1,14 @@
-"""Settings, checked once, when they are made.
+"""The shape of a model.
 
 Letters: W window, S stride (both in tokens), O = ceil(W / S) copies of a token, K tokens.
 """
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass, fields
+from dataclasses import InitVar, asdict, dataclass
 from typing import Any
 
 from progmem.errors import ConfigError
+from progmem.fields import check_fields, check_names, choice, flag, is_whole, names, number, whole
 
 SIZES = {  # name -> dim, heads, blocks
     "tiny": (64, 4, 2),
@@ -22,22 +22,23 @@ LONGEST_TRAINING_WINDOW = 2048  # samples; longer recordings are cut before trai
 class ModelConfig:
     """Shape of a PMT. ``size`` fills in ``dim``, ``heads`` and ``blocks`` where they are 0."""
 
-    channels: int
+    channels: int = whole(0, 1)  # the default is refused: it must be given
     size: InitVar[str] = "small"
-    dim: int = 0
-    heads: int = 0
-    blocks: int = 0  # PMA blocks
-    window: int = 16  # W, tokens per window
-    stride: int = 8  # S, tokens between window starts; smaller than W means overlap
-    slots: int = 2  # memory slots per window; 0 is a model without memory
-    patch: int = 8  # samples per token
-    patch_stride: int = 2  # samples between token starts
-    encoder_layers: int = 2  # neighbourhood layers after the blocks
-    readout: str = "carry"  # rows that become the memory: the carry's, or the "block" below's
-    gate_carry: bool = True  # mix the carried memory with the reset state before it is read
-    windows: str = "cover"  # "cover" every token, or "floor" as the paper's compute tables count
-    dropout: float = 0.0
-    reset_seed: int = 0  # draws the reset state, apart from every other weight
+    dim: int = whole(0, 2)
+    heads: int = whole(0, 1)
+    blocks: int = whole(0, 1)  # PMA blocks
+    window: int = whole(16, 1)  # W, tokens per window
+    stride: int = whole(8, 1)  # S, tokens between window starts; smaller than W means overlap
+    slots: int = whole(2, 0)  # memory slots per window; 0 is a model without memory
+    patch: int = whole(8, 1)  # samples per token
+    patch_stride: int = whole(2, 1)  # samples between token starts
+    encoder_layers: int = whole(2, 1)  # neighbourhood layers after the blocks
+    readout: str = choice("carry", "block")  # the rows that become the memory
+    gate_carry: bool = flag(True)  # mix the carried memory with the reset state before it is read
+    windows: str = choice("cover", "floor")  # cover every token, or as the paper's tables count
+    dropout: float = number(0.0, 0, 1)
+    reset_seed: int = whole(0, 0, 2**63)  # draws the reset state, apart from every other weight
+    normalise: str = choice("channel", "series", "none")  # by training statistics, by own, not
 
     def __post_init__(self, size: str) -> None:
         if size not in SIZES:
@@ -45,8 +46,7 @@ class ModelConfig:
         for name, value in zip(("dim", "heads", "blocks"), SIZES[size], strict=True):
             if getattr(self, name) == 0:
                 object.__setattr__(self, name, value)
-        for name, low in _LOWEST.items():
-            _check_int(name, getattr(self, name), low)
+        check_fields(self, "model")
         if self.stride > self.window:
             raise ConfigError(
                 f"model.stride must be in 1..{self.window} (model.window), got {self.stride}; "
@@ -62,12 +62,6 @@ class ModelConfig:
                 f"model.dim must be a multiple of 2 x model.heads ({2 * self.heads}), "
                 f"got {self.dim}; rotary positions turn pairs of channels of a head"
             )
-        _check_choice("readout", self.readout, ("carry", "block"))
-        _check_choice("windows", self.windows, ("cover", "floor"))
-        if not isinstance(self.gate_carry, bool):
-            raise ConfigError(f"model.gate_carry must be true or false, got {self.gate_carry!r}")
-        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
-            raise ConfigError(f"model.dropout must be in [0, 1), got {self.dropout!r}")
 
     @property
     def overlap(self) -> int:
@@ -77,12 +71,7 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The config of a mapping, as json or yaml give it; an unknown key names its nearest."""
-        known = ["size", *(f.name for f in fields(cls))]
-        for key in values:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                hint = f"did you mean 'model.{near[0]}'?" if near else f"known: {', '.join(known)}"
-                raise ConfigError(f"unknown setting 'model.{key}'; {hint}")
+        check_names(values, names(cls, "size"), "model")
         if "channels" not in values:
             raise ConfigError("model.channels is missing; it is the number of values per sample")
         return cls(**values)
@@ -95,52 +84,25 @@ class ModelConfig:
         paper's tokenizer ablation; windows of about 20 % of the tokens with W = 2S exactly keep
         every token in at most two windows and a stream's latency at S tokens.
         """
-        _check_int("length", length, 1, section="")
-        if length > LONGEST_TRAINING_WINDOW:
+        if not is_whole(length) or not 1 <= length <= LONGEST_TRAINING_WINDOW:
             raise ConfigError(
-                f"length must be in 1..{LONGEST_TRAINING_WINDOW} samples, got {length}; longer "
-                "recordings are cut into training windows: give the length in data.window"
+                f"length must be in 1..{LONGEST_TRAINING_WINDOW} samples, got {length!r}: that of a "
+                "training window (in a run: data.window); a model then encodes any length"
             )
         patch = settings.get("patch", max(1, round(length / 8)))
-        _check_int("patch", patch, 1)
-        if patch > length:
+        eighth = max(1, round(patch / 8)) if is_whole(patch) else 1
+        patch_stride = settings.get("patch_stride", eighth)
+        others = {k: v for k, v in settings.items() if k not in ("window", "stride")}
+        others |= {"channels": channels, "patch": patch, "patch_stride": patch_stride}
+        known = cls.from_dict(others)
+        if known.patch > length:
             raise ConfigError(f"model.patch must be in 1..{length} (the length), got {patch}")
-        patch_stride = settings.get("patch_stride", max(1, round(patch / 8)))
-        _check_int("patch_stride", patch_stride, 1)
-        tokens = (length - patch) // patch_stride + 1
-        window = settings.get("window", 2 * settings.get("stride", max(1, round(tokens / 10))))
-        geometry = {
-            "patch": patch,
-            "patch_stride": patch_stride,
-            "window": window,
-            "stride": max(1, window // 2),
-        }
+        tokens = (length - known.patch) // known.patch_stride + 1
+        stride = settings.get("stride", max(1, round(tokens / 10)))
+        window = settings.get("window", 2 * stride if is_whole(stride) else 1)
+        geometry = {"patch": patch, "patch_stride": patch_stride, "window": window}
+        geometry["stride"] = max(1, window // 2) if is_whole(window) else 1
         return cls.from_dict({"channels": channels, **geometry, **settings})
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-_LOWEST = {
-    "channels": 1,
-    "dim": 2,
-    "heads": 1,
-    "blocks": 1,
-    "window": 1,
-    "stride": 1,
-    "slots": 0,
-    "patch": 1,
-    "patch_stride": 1,
-    "encoder_layers": 1,
-    "reset_seed": 0,
-}
-
-
-def _check_int(name: str, value: object, low: int, *, section: str = "model.") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ConfigError(f"{section}{name} must be a whole number from {low} up, got {value!r}")
-
-
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"model.{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -11,3 +11,7 @@ class InputError(ValueError):
 
 class ModelFolderError(ValueError):
     """A model folder or a stream state is damaged, incomplete or not ours."""
+
+
+class TrainingError(ValueError):
+    """A run cannot go on."""

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model.attention import AttentionLayer, Norm, attend, rotate, split_heads
-from progmem.model.batches import blank_encoding, encode_rows, write
+from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
-from progmem.model.inputs import ChannelStats, Series, check_count, evaluating
+from progmem.model.inputs import ChannelStats, Series, check_count, check_tensor, evaluating
 from progmem.model.tokenizer import Tokenizer
 
 
@@ -35,6 +35,7 @@ class VanillaTransformer(nn.Module):
         self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
     ) -> Encoding:
         """Encode normalised series (B, L, C), as `PMT.forward` does."""
+        check_tensor(x, self.cfg)
         B, L, _ = x.shape
         K = count_tokens(self.cfg, L)
         tokens, valid = self.tokenizer(x, mask, lengths)
@@ -69,5 +70,6 @@ class VanillaTransformer(nn.Module):
         out = blank_encoding(self.cfg, series, like=like, memory=None, windows=False)
         with evaluating(self):
             for rows in series.batches(batch_size):
-                write(out, rows, encode_rows(self, self.stats, series, rows, like=like))
+                moments = moments_for(self.cfg, self.stats, series, rows)
+                write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))
         return out

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import ChannelStats, Series, clean
+from progmem.model.inputs import ChannelStats, Moments, Series, clean
 
 
 def blank_encoding(
@@ -36,13 +36,20 @@ def blank_encoding(
     )
 
 
+def moments_for(
+    cfg: ModelConfig, stats: ChannelStats, series: Series, rows: Sequence[int]
+) -> Moments:
+    """What these series are normalised by, as the model's config says."""
+    return series.own_moments(rows) if cfg.normalise == "series" else stats.moments
+
+
 def encode_rows(
-    model: nn.Module, stats: ChannelStats, series: Series, rows: Sequence[int], *, like: Tensor
+    model: nn.Module, series: Series, rows: Sequence[int], *, moments: Moments, like: Tensor
 ) -> Encoding:
     """``model(x, mask, lengths=...)`` on some of the series, cut to the longest of them."""
     lengths = [series.lengths[i] for i in rows]
     values = series.cut(rows, 0, max(lengths))
-    x, observed = clean(values, stats, like, rows=rows, start=0)
+    x, observed = clean(values, moments, like, rows=rows, start=0)
     complete = int(observed.sum()) == sum(lengths) * x.shape[2]
     sizes = None if len(set(lengths)) == 1 else torch.tensor(lengths, device=like.device)
     return model(x, None if complete else observed, lengths=sizes)

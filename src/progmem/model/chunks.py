@@ -17,14 +17,20 @@ from progmem.model.attention import AttentionLayer, split_heads
 from progmem.model.backbone_stream import BackboneStream
 from progmem.model.batches import put
 from progmem.model.encoder import Keys
-from progmem.model.inputs import Series, clean
+from progmem.model.inputs import Moments, Series, clean
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
 
 
 def encode_in_chunks(
-    model: "PMT", series: Series, rows: Sequence[int], out: Encoding, *, chunk: int
+    model: "PMT",
+    series: Series,
+    rows: Sequence[int],
+    out: Encoding,
+    *,
+    moments: Moments,
+    chunk: int,
 ) -> None:
     """Encode series of one length, ``chunk`` samples at a time, into their rows of ``out``."""
     length = series.lengths[rows[0]]
@@ -34,7 +40,7 @@ def encode_in_chunks(
     for start in range(0, length, chunk):
         stop = min(start + chunk, length)
         values = series.cut(rows, start, stop)
-        x, observed = clean(values, model.stats, backbone.x, rows=rows, start=start)
+        x, observed = clean(values, moments, backbone.x, rows=rows, start=start)
         final = backbone.push(x, observed, ended=stop == length)
         for target, at, part in (
             (out.tokens, token, final.tokens),

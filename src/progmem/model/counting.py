@@ -7,6 +7,7 @@ import torch
 
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError
+from progmem.fields import is_whole
 from progmem.model.geometry import count_tokens, count_windows
 from progmem.model.pmt import PMT
 
@@ -27,9 +28,11 @@ def count_macs(cfg: ModelConfig, length: int, *, convention: str = "ours") -> di
     paper's compute tables count: per block and window one layer over W + 2n rows with full
     attention, and per token the aggregator; no gates, outer feed-forward, tokenizer or encoder.
     """
+    if not is_whole(length) or length < cfg.patch:
+        raise ConfigError(
+            f"length must be a whole number from {cfg.patch} (model.patch) up, got {length!r}"
+        )
     K = count_tokens(cfg, length)
-    if K < 1:
-        raise ConfigError(f"length must be at least {cfg.patch} (model.patch), got {length}")
     N = count_windows(cfg, K)
     if convention == "paper":
         parts = _as_the_paper_counts(cfg, K, N)

@@ -5,7 +5,7 @@ Shapes: B series, L samples, C channels.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.errors import InputError
+from progmem.fields import is_whole
 
 LARGEST = 1e15  # after normalisation; squares of larger values would overflow float32
 
@@ -28,21 +29,32 @@ class ChannelStats(nn.Module):
         self.register_buffer("mean", torch.zeros(channels, dtype=torch.float64))
         self.register_buffer("scale", torch.ones(channels, dtype=torch.float64))
 
+    @property
+    def moments(self) -> "Moments":
+        return Moments(self.mean, self.scale)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ChannelStats":
         for name, buffer in list(self.named_buffers()):
             setattr(self, name, buffer.to(fn(buffer).device))  # follow the device, never the dtype
         return self
 
 
+class Moments(NamedTuple):
+    """What series are normalised by, (C,) for all or (B, 1, C) for each."""
+
+    mean: Tensor
+    scale: Tensor
+
+
 def clean(
-    values: Tensor, stats: ChannelStats, like: Tensor, *, rows: Sequence[int], start: int
+    values: Tensor, moments: Moments, like: Tensor, *, rows: Sequence[int], start: int
 ) -> tuple[Tensor, Tensor]:
     """Normalised values in the dtype and on the device of ``like``, 0 where missing; and where not.
 
     ``values`` is float64 (B, L, C) with NaN for missing. ``rows`` and ``start`` say which series
     and samples they are, for the message about one that is not finite.
     """
-    mean, scale = stats.mean.to(values.device), stats.scale.to(values.device)
+    mean, scale = (t.to(values.device) for t in moments)
     x = (values - mean) / scale  # float64: large offsets keep their small variations
     observed = ~x.isnan()
     most = min(LARGEST, torch.finfo(like.dtype).max)
@@ -71,31 +83,34 @@ class Series:
         if isinstance(x, list | tuple):
             if lengths is not None:
                 raise InputError("lengths goes with an array; a list's series have their own")
-            self.arrays = [s if isinstance(s, Tensor) else np.asarray(s) for s in x]
+            self.arrays = [as_array(s, f"series {i}") for i, s in enumerate(x)]
             for i, array in enumerate(self.arrays):
                 if array.ndim != 2:
                     raise InputError(
                         f"series {i} must be (time, channels), got shape {tuple(array.shape)}"
                     )
-                check_samples(array, cfg.channels)
+                check_samples(array, cfg.channels, f"series {i}: ")
             self.lengths = [len(array) for array in self.arrays]
         else:
-            self.arrays = x if isinstance(x, Tensor) else np.asanyarray(x)
-            if self.arrays.ndim != 3:
-                hint = "; for one series take x[None]" if self.arrays.ndim == 2 else ""
-                raise InputError(
-                    f"x must be (batch, time, channels), got shape {tuple(self.arrays.shape)}{hint}"
-                )
+            self.arrays = as_array(x, "x")
+            shape = tuple(self.arrays.shape)
+            if len(shape) != 3:
+                hint = "; for one series (time, channels) give [x]" if len(shape) == 2 else ""
+                raise InputError(f"x must be (batch, time, channels), got shape {shape}{hint}")
             check_samples(self.arrays, cfg.channels)
-            batch, time, _ = self.arrays.shape
-            self.lengths = check_lengths(lengths, batch, time)
+            self.lengths = check_lengths(lengths, *shape[:2])
         if not len(self.arrays):
             raise InputError("x holds no series; give at least one")
         for i, length in enumerate(self.lengths):
             if length < cfg.patch:
+                how = (
+                    ""
+                    if isinstance(self.arrays, list)
+                    else f"; x {shape} is (batch, time, channels)"
+                )
                 raise InputError(
                     f"series {i} needs at least {cfg.patch} samples, got {length} "
-                    "(one token is made of that many)"
+                    f"(one token is made of that many{how})"
                 )
         first = self.arrays[0]
         self.device = first.device if isinstance(first, Tensor) else torch.device("cpu")
@@ -112,6 +127,23 @@ class Series:
             for first in range(0, len(rows), size):
                 yield rows[first : first + size]
 
+    def own_moments(self, rows: Sequence[int], piece: int = 2**20) -> Moments:
+        """Mean and standard deviation of each series, over what is observed; 1 where that is 0."""
+        count: Any = 0
+        total: Any = 0
+        square: Any = 0
+        length = max(self.lengths[row] for row in rows)
+        pieces = [(start, min(start + piece, length)) for start in range(0, length, piece)]
+        for start, stop in pieces:
+            values = self.cut(rows, start, stop)
+            count = count + (~values.isnan()).sum(1, keepdim=True)
+            total = total + values.nansum(1, keepdim=True)
+        mean = total / count.clamp(min=1)  # (B, 1, C)
+        for start, stop in pieces:
+            square = square + (self.cut(rows, start, stop) - mean).square().nansum(1, keepdim=True)
+        scale = (square / count.clamp(min=1)).sqrt()
+        return Moments(mean, torch.where(scale > 0, scale, 1.0))
+
     def cut(self, rows: Sequence[int], start: int, stop: int) -> Tensor:
         """Samples ``start`` to ``stop`` of some series, float64, NaN past a series' end."""
         channels = self.arrays[0].shape[-1]
@@ -124,43 +156,73 @@ class Series:
         return out
 
 
+def as_array(x: Any, name: str) -> Any:
+    """A tensor as it is, anything else as an array of numbers; masked values become NaN."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        return np.ma.filled(x.astype(np.float64), np.nan)
+    try:
+        array = np.asanyarray(x)
+    except ValueError as error:
+        raise InputError(f"{name} must be an array, got {type(x).__name__}: {error}") from error
+    if array.ndim == 0:
+        raise InputError(f"{name} must be an array or a list of arrays, got {type(x).__name__}")
+    return array
+
+
 def as_float64(array: Any) -> Tensor:
     if isinstance(array, Tensor):
         return array.detach().to(torch.float64)
     return torch.from_numpy(np.array(array, dtype=np.float64))
 
 
-def check_samples(array: Any, channels: int) -> None:
+def check_samples(array: Any, channels: int, name: str = "") -> None:
     """Refuse anything but real numbers, with the model's channels on the last axis."""
     kind, shape = array.dtype, tuple(array.shape)
     real = not kind.is_complex if isinstance(array, Tensor) else kind.kind in "biuf"
     if not real:
-        raise InputError(f"series must be real numbers, got dtype {kind}")
+        raise InputError(
+            f"{name}series must be real numbers, got dtype {kind}; "
+            "leave out times and texts, mark missing values by NaN"
+        )
     if shape[-1] != channels:
         hint = ""
         if shape[-2] == channels:
             order = "(batch, time, channels)" if len(shape) == 3 else "(time, channels)"
             hint = f"; the shape is {shape} and should be {order}: transpose?"
-        raise InputError(f"model has {channels} channels, got {shape[-1]}{hint}")
+        raise InputError(f"{name}model has {channels} channels, got {shape[-1]}{hint}")
+
+
+def check_tensor(x: Tensor, cfg: ModelConfig) -> None:
+    """Refuse what `forward` cannot take: by shape alone, so that it can be traced."""
+    if x.dim() != 3:
+        raise InputError(f"x must be (batch, time, channels), got shape {tuple(x.shape)}")
+    check_samples(x, cfg.channels)
+    if x.shape[1] < cfg.patch:
+        raise InputError(f"x needs at least {cfg.patch} samples, got {x.shape[1]}")
 
 
 def check_lengths(lengths: Any, batch: int, time: int) -> list[int]:
     """The samples of each series, given or all of them."""
     if lengths is None:
         return [time] * batch
-    array = np.asarray(lengths)
+    try:
+        array = np.asarray(lengths)
+    except ValueError:  # ragged
+        array = np.empty(())
     if array.shape != (batch,) or array.dtype.kind not in "iu":
         raise InputError(
             f"lengths must be {batch} whole numbers, one a series, "
             f"got shape {array.shape} of {array.dtype}"
         )
     if batch and (array.min() < 0 or array.max() > time):
-        raise InputError(f"lengths must be in 0..{time} (the samples of x), got {array.tolist()}")
+        raise InputError(f"lengths must be at most {time} (the samples of x), got {array.tolist()}")
     return [int(n) for n in array]
 
 
-def check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def check_count(name: str, value: Any) -> None:
+    if not is_whole(value) or value < 1:
         raise InputError(f"{name} must be a whole number from 1 up, got {value!r}")
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model import saving
-from progmem.model.batches import blank_encoding, encode_rows, write
+from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import ChannelStats, Series, check_count, evaluating
+from progmem.model.inputs import ChannelStats, Series, check_count, check_tensor, evaluating
 from progmem.model.pma import PMABlock, lay_out
 from progmem.model.tokenizer import Tokenizer
 
@@ -46,9 +46,12 @@ class PMT(nn.Module):
         Args:
             x: (B, L, C), finite wherever it is observed.
             mask: True where observed, (B, L) or (B, L, C); None if nothing is missing.
-            lengths: samples of each series, (B,), if some end before L.
+            lengths: samples of each series, (B,), from one patch to L, if some end before L.
+
+        Shapes are checked here, values are not: `encode` does that.
         """
         cfg = self.cfg
+        check_tensor(x, cfg)
         B, L, _ = x.shape
         K = count_tokens(cfg, L)
         N = count_windows(cfg, K)
@@ -109,10 +112,12 @@ class PMT(nn.Module):
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):
             for rows in series.batches(batch_size, equal_lengths=chunk is not None):
+                moments = moments_for(self.cfg, self.stats, series, rows)
                 if chunk is None:
-                    write(out, rows, encode_rows(self, self.stats, series, rows, like=like))
+                    part = encode_rows(self, series, rows, moments=moments, like=like)
+                    write(out, rows, part)
                 else:
-                    encode_in_chunks(self, series, rows, out, chunk=chunk)
+                    encode_in_chunks(self, series, rows, out, moments=moments, chunk=chunk)
         return out
 
     def save(self, folder: str | Path) -> None:

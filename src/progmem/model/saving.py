@@ -24,18 +24,20 @@ FORMAT = "progmem model 1"
 
 def save(model: "PMT", folder: Path) -> None:
     """Write ``model`` into ``folder``, whose manifest comes last and vouches for the rest."""
+    if folder.is_file():
+        raise ModelFolderError(f"{folder} is a file; save a model into a folder of its own")
     if folder.exists() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
         raise ModelFolderError(f"{folder} holds other files; save a model into a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     contents = {
         WEIGHTS: save_tensors(tensors),
-        CONFIG: _to_json(model.cfg.to_dict()),
+        CONFIG: to_json(model.cfg.to_dict()),
     }
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    contents[MANIFEST] = _to_json({"format": FORMAT, "sha256": sums})
+    contents[MANIFEST] = to_json({"format": FORMAT, "sha256": sums})
     for name, data in contents.items():
-        _write(folder / name, data)
+        write_file(folder / name, data)
 
 
 def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
@@ -48,7 +50,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != sums.get(name):
             raise ModelFolderError(
-                f"{folder / name} is damaged: its sha256 is not the one in {MANIFEST}"
+                f"{folder / name} is damaged, or {MANIFEST} is: the sha256 there is not the file's"
             )
     try:
         cfg = ModelConfig.from_dict(json.loads(contents[CONFIG]))
@@ -58,12 +60,15 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
         if len(dtypes) == 1:
             model.to(dtypes.pop())
         model.load_state_dict(tensors)
-    except (ConfigError, SafetensorError, RuntimeError, KeyError, json.JSONDecodeError) as error:
-        raise ModelFolderError(f"{folder} is not a model this version can read: {error}") from error
+    except (ConfigError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:300]
+        raise ModelFolderError(f"{folder} is not a model this version can read: {why}") from error
     return model.to(device)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
+    if folder.is_file():
+        raise ModelFolderError(f"{folder} is a file; give the folder it lies in")
     if not folder.is_dir():
         raise ModelFolderError(f"there is no model folder {folder}")
     if not (folder / MANIFEST).is_file():
@@ -85,8 +90,8 @@ def _read(folder: Path, name: str) -> bytes:
         raise ModelFolderError(f"{folder / name} cannot be read: {error.strerror}") from error
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Replace ``path`` whole or not at all."""
+def write_file(path: Path, data: bytes) -> None:
+    """Replace ``path`` whole or not at all, whatever happens meanwhile."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -94,10 +99,19 @@ def _write(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
+        _sync_folder(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _to_json(value: Any) -> bytes:
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()

@@ -15,7 +15,14 @@ from progmem.model import stream_state
 from progmem.model.backbone_stream import BackboneStream
 from progmem.model.block_stream import Final
 from progmem.model.geometry import token_spans, window_spans
-from progmem.model.inputs import as_float64, check_count, check_samples, clean, evaluating
+from progmem.model.inputs import (
+    as_array,
+    as_float64,
+    check_count,
+    check_samples,
+    clean,
+    evaluating,
+)
 from progmem.model.pmt import PMT
 
 
@@ -28,6 +35,11 @@ class Stream:
     """
 
     def __init__(self, model: PMT, batch_size: int = 1, *, horizon: int = 4096) -> None:
+        if model.cfg.normalise == "series":
+            raise InputError(
+                "a stream cannot be normalised by statistics known only at its end "
+                "(model.normalise is 'series'); use a model with 'channel' or 'none'"
+            )
         check_count("batch_size", batch_size)
         check_count("horizon", horizon)
         self.model, self.batch_size, self.horizon = model, batch_size, horizon
@@ -45,9 +57,8 @@ class Stream:
 
     def push(self, chunk: Any) -> Encoding:
         """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing."""
-        if not isinstance(chunk, Tensor):
-            chunk = torch.as_tensor(chunk)
-        if chunk.dim() != 3 or chunk.shape[0] != self.batch_size:
+        chunk = as_array(chunk, "a chunk")
+        if chunk.ndim != 3 or chunk.shape[0] != self.batch_size:
             raise InputError(
                 f"a chunk must be (batch, time, channels) with batch {self.batch_size}, "
                 f"got shape {tuple(chunk.shape)}"
@@ -66,7 +77,7 @@ class Stream:
             raise InputError("the stream has ended; start a new Stream for another series")
         rows = range(self.batch_size)
         x, observed = clean(
-            values, self.model.stats, self.backbone.x, rows=rows, start=self.samples
+            values, self.model.stats.moments, self.backbone.x, rows=rows, start=self.samples
         )
         with evaluating(self.model):
             final = self.backbone.push(x, observed, ended=ended)
@@ -115,7 +126,7 @@ class Stream:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that the stream holds, as tensors; safetensors stores it as it is."""
+        """All that the stream holds, as tensors; `safetensors.torch.save_file` stores it."""
         return stream_state.pack(self)
 
     @classmethod

@@ -40,7 +40,8 @@ def pack(stream: "Stream") -> dict[str, Tensor]:
 
 def check(model: "PMT", state: Mapping[str, Tensor]) -> tuple[int, int]:
     """Refuse a state that is not of this model; else its batch size and horizon."""
-    if "model" not in state or "x" not in state or "horizon" not in state:
+    known = isinstance(state, Mapping) and {"model", "x", "horizon"} <= state.keys()
+    if not known or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         raise InputError("this is not the state of a progmem Stream: take it from state_dict()")
     if not torch.equal(state["model"].cpu(), _fingerprint(model)):
         raise InputError(
@@ -52,10 +53,18 @@ def check(model: "PMT", state: Mapping[str, Tensor]) -> tuple[int, int]:
 
 def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
     """Put a checked ``state`` into a fresh stream of the same model."""
-    expected = pack(stream).keys()
-    if expected != state.keys():
-        odd = ", ".join(sorted(expected ^ state.keys()))
+    expected = pack(stream)
+    if expected.keys() != state.keys():
+        odd = ", ".join(sorted(expected.keys() ^ state.keys()))
         raise InputError(f"the stream state is damaged: missing or unknown entries {odd}")
+    for name, tensor in expected.items():
+        fits = tensor.dtype == state[name].dtype and _fixed(name, tensor) == _fixed(
+            name, state[name]
+        )
+        if not fits:
+            raise InputError(
+                f"the stream state is damaged: {name} has shape {tuple(state[name].shape)}"
+            )
     device = stream.backbone.x.device
     tensors = {name: tensor.to(device).clone() for name, tensor in state.items()}
     for name in _COUNTERS:
@@ -77,11 +86,20 @@ def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
         )
 
 
+def _fixed(name: str, tensor: Tensor) -> list[int]:
+    """The part of a shape that does not depend on how much a stream holds."""
+    shape = list(tensor.shape)
+    if name in ("x", "observed") or name.startswith("block."):
+        held = 0 if name.endswith(".filled") else 1
+        if not name.endswith(".memory"):
+            del shape[held : held + 1]
+    return shape
+
+
 def _fingerprint(model: "PMT") -> Tensor:
-    """Eight numbers that tell models apart: config, dtype and the smallest weights."""
+    """Eight numbers that tell models apart: config, dtype and every weight."""
     digest = hashlib.sha256(json.dumps(model.cfg.to_dict(), sort_keys=True).encode())
-    weights = (model.encoder.cls, model.encoder.norm.weight, model.stats.mean, model.stats.scale)
-    for tensor in weights:
+    for tensor in model.state_dict().values():
         digest.update(str(tensor.dtype).encode())
-        digest.update(tensor.detach().cpu().double().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return torch.frombuffer(bytearray(digest.digest()), dtype=torch.int32).to(torch.int64)

@@ -1,0 +1,99 @@
+"""Training rows: whole recordings, or windows cut from those too long to train on at once.
+
+Shapes: B rows, L samples, C channels.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from progmem.config import LONGEST_TRAINING_WINDOW, ModelConfig
+from progmem.data.collection import Recording
+from progmem.errors import InputError
+from progmem.model.inputs import ChannelStats, Moments, Series, clean
+
+
+class Batch(NamedTuple):
+    """Rows of a batch, normalised."""
+
+    x: Tensor  # (B, L, C), 0 where missing
+    observed: Tensor  # (B, L, C)
+    lengths: Tensor  # (B,)
+
+
+class Rows:
+    """Where each training row lies: recording, first sample, length."""
+
+    def __init__(self, recordings: Sequence[Recording], window: int) -> None:
+        self.recordings = recordings
+        places = []
+        for i, recording in enumerate(recordings):
+            length = len(recording.values)
+            if length <= LONGEST_TRAINING_WINDOW:
+                places.append((i, 0, length))
+                continue
+            starts = list(range(0, length - window + 1, window))
+            if starts[-1] + window < length:
+                starts.append(length - window)  # the tail; its rows overlap and never repel
+            places += [(i, start, window) for start in starts]
+        self.recording, self.start, self.length = torch.tensor(places).T
+        self.gaps = any(_has_nan(recording.values) for recording in recordings)
+
+    def __len__(self) -> int:
+        return len(self.recording)
+
+    @property
+    def channels(self) -> int:
+        return int(self.recordings[0].values.shape[1])
+
+    def set_statistics(self, stats: ChannelStats) -> None:
+        """Mean and standard deviation of each channel over all recordings, float64."""
+        count, total, square = (np.zeros(self.channels) for _ in range(3))
+        for values in self._pieces():
+            count += np.isfinite(values).sum(0)
+            total += np.nansum(values, 0)
+        mean = total / np.maximum(count, 1)
+        for values in self._pieces():
+            square += np.nansum((values - mean) ** 2, 0)
+        scale = np.sqrt(square / np.maximum(count, 1))
+        stats.mean.copy_(torch.from_numpy(mean))
+        stats.scale.copy_(torch.from_numpy(np.where(scale > 0, scale, 1.0)))
+
+    def _pieces(self, size: int = 2**20) -> Iterator[np.ndarray]:
+        for name, values in self.recordings:
+            for start in range(0, len(values), size):
+                piece = np.asarray(values[start : start + size], dtype=np.float64)
+                if np.isinf(piece).any():
+                    sample, channel = np.argwhere(np.isinf(piece))[0]
+                    raise InputError(
+                        f"{name}, sample {start + sample}, channel {channel} is "
+                        f"{piece[sample, channel]:g}; mark missing values by NaN"
+                    )
+                yield piece
+
+    def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
+        """The rows, padded to the longest, normalised as the model does."""
+        arrays = [
+            self.recordings[int(self.recording[r])].values[
+                int(self.start[r]) : int(self.start[r] + self.length[r])
+            ]
+            for r in rows
+        ]
+        series = Series(arrays, None, cfg)
+        everyone = range(len(series))
+        moments: Moments = stats.moments
+        if cfg.normalise == "series":
+            moments = series.own_moments(everyone)
+        values = series.cut(everyone, 0, max(series.lengths))
+        x, observed = clean(values, moments, like, rows=rows.tolist(), start=0)
+        return Batch(x, observed, self.length[rows].to(like.device))
+
+
+def _has_nan(values: np.ndarray, size: int = 2**20) -> bool:
+    if values.dtype.kind != "f":
+        return False
+    pieces = (values[start : start + size] for start in range(0, len(values), size))
+    return any(bool(np.isnan(piece).any()) for piece in pieces)

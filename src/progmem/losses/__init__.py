@@ -1,0 +1,1 @@
+"""Three contrastive objectives, one per scale: ICL (sequence), PCL (memory), HGCL (tokens)."""

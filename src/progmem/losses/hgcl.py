@@ -1,0 +1,154 @@
+"""HGCL, the token objective (eq. 4 and the bucket form of the appendix), at two levels.
+
+An anchor has its positive p in the other view, local candidates c around p weighed by a Gaussian
+q of their distance, and negatives from other sequences. With the bucket T = sum_{c != p} q_c s_c:
+
+    printed:        -log  e^{s_p} / (e^{s_p} + e^{T} + sum_n e^{s_n})
+    soft_positive:  -log  (e^{s_p} + e^{T / sum q}) / (e^{s_p} + e^{T / sum q} + sum_n e^{s_n})
+
+(all similarities over the temperature). As printed, neighbours stand in the denominator only, so
+they are repelled; `soft_positive` attracts their weighted mean.
+
+Shapes: B sequences, K tokens, N windows, W window, M negatives, D width; T = K or N.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from progmem.config import ModelConfig
+from progmem.losses.align import Match
+from progmem.losses.bounded import sum_in_pieces
+from progmem.model.geometry import unfold_windows
+
+FORMS = ("printed", "soft_positive")
+
+
+class Level(NamedTuple):
+    """Anchors of one view and their counterparts, at the level of tokens or of windows."""
+
+    anchors: Tensor  # (B, T, D), normalised
+    keys: Tensor  # (B, T, D), the same sequences in the other view
+    key_valid: Tensor  # (B, T)
+    match: Match
+    negatives: Tensor  # (B, M, D)
+    negative_mask: Tensor  # (B, M)
+
+
+class HGCLSums(NamedTuple):
+    """Sums over anchors; shares are of the softmax mass of the denominator."""
+
+    loss: Tensor
+    anchors: Tensor
+    bucket_share: Tensor
+    negative_share: Tensor
+
+
+def token_level(
+    level: Level,
+    windows: Tensor,
+    cfg: ModelConfig,
+    *,
+    temperature: float,
+    width: float,
+    form: str,
+) -> HGCLSums:
+    """Every token in each of its windows; candidates are that window's tokens around the match.
+
+    ``windows`` (B, N) tells the windows that each sequence has.
+    """
+    W = cfg.window
+    sigma = width * W
+    position = torch.arange(W, device=level.anchors.device)
+    offset = position - position[:, None]  # candidate minus anchor, (W, W)
+    weight = _gaussian(offset, sigma).to(level.anchors.dtype)
+    B, K, _ = level.anchors.shape
+    N = windows.shape[1]
+    number = torch.arange(1, K + 1, device=offset.device).expand(B, K)
+    number = unfold_windows(number, cfg, N)  # (B, N, W), 1 + token, 0 where there is none
+
+    def term(rows: slice) -> tuple[Tensor, ...]:
+        token = (number[rows] - 1).clamp(min=0)  # (b, N, W)
+        found = (number[rows] > 0) & windows[rows, :, None] & _pick(level.match.found[rows], token)
+        near = _pick(level.match.place[rows], token)[..., None] + offset  # (b, N, W, W)
+        inside = (near >= 0) & (near < K)
+        near = near.clamp(0, K - 1)
+        there = inside & _pick(level.key_valid[rows], near)
+        similarity = level.anchors[rows] @ level.keys[rows].mT  # (b, K, K)
+        local = _pick(similarity.flatten(1), token[..., None] * K + near)  # (b, N, W, W)
+        pull = local.diagonal(dim1=-2, dim2=-1)  # offset 0 is the match itself
+        q = weight * there * (offset != 0)
+        push = _log_negatives(level, rows, temperature)  # (b, K)
+        return _bucket(
+            pull, (q * local).sum(-1), q.sum(-1), _pick(push, token), found, temperature, form
+        )
+
+    return HGCLSums(*sum_in_pieces(term, B, cost=K * K + N * W * W + K * level.negatives.shape[1]))
+
+
+def window_level(
+    level: Level, cfg: ModelConfig, *, temperature: float, width: float, form: str
+) -> HGCLSums:
+    """Every window; candidates are all windows of the sequence in the other view."""
+    sigma = max(width * (cfg.window - cfg.stride), 1e-3)  # side by side: the match alone
+    B, N, _ = level.anchors.shape
+    number = torch.arange(N, device=level.anchors.device)
+
+    def term(rows: slice) -> tuple[Tensor, ...]:
+        index, found = level.match.place[rows], level.match.found[rows]  # (b, N)
+        apart = (number - index[..., None]) * cfg.stride  # (b, N, N), tokens
+        similarity = level.anchors[rows] @ level.keys[rows].mT  # (b, N, N)
+        pull = similarity.gather(2, index[..., None]).squeeze(2)
+        q = (
+            _gaussian(apart, sigma).to(similarity.dtype)
+            * level.key_valid[rows, None]
+            * (apart != 0)
+        )
+        push = _log_negatives(level, rows, temperature)
+        return _bucket(pull, (q * similarity).sum(-1), q.sum(-1), push, found, temperature, form)
+
+    return HGCLSums(*sum_in_pieces(term, B, cost=N * (N + level.negatives.shape[1])))
+
+
+def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
+    """Normalised mean of each window's projected tokens, (B, N, D)."""
+    present = valid[..., None].to(z.dtype)
+    total = unfold_windows(z * present, cfg, windows).sum(2)
+    return F.normalize(total, dim=-1)  # the count cancels
+
+
+def _bucket(
+    pull: Tensor, bucket: Tensor, mass: Tensor, push: Tensor, found: Tensor, tau: float, form: str
+) -> tuple[Tensor, ...]:
+    """Summed loss, anchors, and shares, from s_p, T, sum q and log sum_n e^{s_n / tau}."""
+    found = found & push.isfinite()
+    push = push.masked_fill(~found, 0.0)
+    if form == "printed":
+        near = bucket / tau
+        numerator = pull / tau
+    else:
+        mean = bucket / mass.clamp(min=torch.finfo(mass.dtype).tiny)
+        near = (mean / tau).masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
+        numerator = torch.logaddexp(pull / tau, near)
+    denominator = torch.logsumexp(torch.stack([pull / tau, near, push]), dim=0)
+    values = (denominator - numerator, (near - denominator).exp(), (push - denominator).exp())
+    loss, near_share, push_share = (torch.where(found, v, 0.0).sum() for v in values)
+    return loss, found.sum().to(loss.dtype), near_share.detach(), push_share.detach()
+
+
+def _log_negatives(level: Level, rows: slice, temperature: float) -> Tensor:
+    """log sum_n exp(s_n / tau) of each anchor, (b, T); -inf where a sequence has no negatives."""
+    logits = level.anchors[rows] @ level.negatives[rows].mT / temperature  # (b, T, M)
+    logits = logits.masked_fill(~level.negative_mask[rows, None], -float("inf"))
+    return torch.logsumexp(logits, dim=-1)
+
+
+def _gaussian(distance: Tensor, sigma: float) -> Tensor:
+    return torch.exp(-(distance.double() ** 2) / (2 * sigma**2))
+
+
+def _pick(values: Tensor, index: Tensor) -> Tensor:
+    """values (B, X) at index (B, ...)."""
+    return values.gather(1, index.flatten(1)).view(index.shape)

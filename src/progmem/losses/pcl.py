@@ -1,0 +1,50 @@
+"""PCL, the memory objective (eq. 3): a slot attracts itself in the other view, other series repel.
+
+Slots are used as they are, l2-normalised, without a head.
+
+Shapes: B sequences, A anchors a sequence (windows x slots), M negatives, D width.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from progmem.losses.bounded import sum_in_pieces
+
+
+def pcl_loss(
+    anchors: Tensor,
+    positives: Tensor,
+    valid: Tensor,
+    *,
+    negatives: Tensor,
+    negative_mask: Tensor,
+    temperature: float,
+) -> tuple[Tensor, Tensor]:
+    """Summed InfoNCE of memory slots, and the number of anchors it was taken over.
+
+    Args:
+        anchors: slots of one view, (B, A, D).
+        positives: the matching slots of the other view, (B, A, D).
+        valid: anchors that have a positive, (B, A).
+        negatives: slots of other sequences in the other view, (B, M, D).
+        negative_mask: which of those count, (B, M). A sequence without any has no anchors.
+
+    Equal slots everywhere give log(1 + negatives) an anchor.
+    """
+    anchors, positives, negatives = (
+        F.normalize(t, dim=-1) for t in (anchors, positives, negatives)
+    )
+    valid = valid & negative_mask.any(1, keepdim=True)
+
+    def term(rows: slice) -> tuple[Tensor, ...]:
+        pull = (anchors[rows] * positives[rows]).sum(-1, keepdim=True)  # (B, A, 1)
+        push = anchors[rows] @ negatives[rows].mT  # (B, A, M)
+        push = push.masked_fill(~negative_mask[rows, None], -float("inf"))
+        logits = torch.cat([pull, push], dim=-1) / temperature
+        each = torch.logsumexp(logits, dim=-1) - logits[..., 0]  # (B, A)
+        return (torch.where(valid[rows], each, 0.0).sum(),)
+
+    cost = anchors.shape[1] * negatives.shape[1]
+    (total,) = sum_in_pieces(term, len(anchors), cost=cost)
+    return total, valid.sum().to(total.dtype)

@@ -1,0 +1,187 @@
+"""The weighted sum of the three objectives (eq. 6) on two views of a batch, with its parts.
+
+Each process holds some rows of the global batch. Anchors are its own rows; keys and negatives come
+from all rows, gathered with gradients; sums are divided by the number of anchors everywhere. The
+gradients of all processes then add up to those of one process with the whole batch.
+
+Shapes: b own rows, B rows of the global batch, K tokens, N windows, n slots, D width.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from progmem.config import ModelConfig
+from progmem.losses.align import Match, match
+from progmem.losses.hgcl import Level, token_level, window_level, window_means
+from progmem.losses.icl import icl_loss
+from progmem.losses.negatives import Negatives, draw_negatives
+from progmem.losses.pcl import pcl_loss
+from progmem.settings import LossConfig
+
+
+class Group(Protocol):
+    """The processes that share a batch."""
+
+    rows: slice  # own rows of the global batch
+
+    def gather(self, x: Tensor) -> Tensor: ...  # (b, ...) -> (B, ...), differentiable
+    def total(self, x: Tensor) -> Tensor: ...  # sum over processes, no gradient
+
+
+class Embedded(NamedTuple):
+    """One view of the own rows as the losses take it, float32."""
+
+    sequence: Tensor | None  # (b, d), projected
+    memory: Tensor | None  # (b, N, n, D)
+    tokens: Tensor | None  # (b, K, D), projected
+    token_mask: Tensor  # (b, K)
+    window_mask: Tensor  # (b, N)
+    token_time: Tensor | None  # (b, K), input samples; None: positives by number
+    window_time: Tensor | None  # (b, N)
+
+    def rows(self, part: slice) -> "Embedded":
+        return Embedded._make(None if t is None else t[part] for t in self)
+
+
+class Drawn(NamedTuple):
+    """Negatives of a step, the same in every process."""
+
+    overlap: Tensor  # (B, B), rows that share samples
+    slots: Negatives
+    tokens: Negatives
+    windows: Negatives
+
+
+def draw(
+    overlap: Tensor,
+    tokens: int,
+    windows: int,
+    slots: int,
+    *,
+    count: int,
+    generator: torch.Generator,
+) -> Drawn:
+    """Negatives for sequences of ``tokens`` tokens and ``windows`` windows of ``slots`` slots."""
+    of_slots, of_tokens, of_windows = (
+        draw_negatives(overlap, entries, count=count, generator=generator)
+        for entries in (max(1, windows * slots), tokens, windows)
+    )
+    return Drawn(overlap, of_slots, of_tokens, of_windows)
+
+
+def total_loss(
+    views: tuple[Embedded, Embedded],
+    drawn: Drawn,
+    group: Group,
+    *,
+    cfg: LossConfig,
+    model: ModelConfig,
+    pcl_temperature: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss to be differentiated, and its parts: unweighted terms and shares of HGCL."""
+    parts: dict[str, Tensor] = {}
+    if cfg.icl:
+        parts["icl"] = _icl(views, drawn, group, cfg)
+    directions = (views, views[::-1])
+    if cfg.pcl:
+        each = [_pcl(a, k, drawn, group, model, pcl_temperature) for a, k in directions]
+        parts["pcl"] = torch.stack(each).mean()
+    if cfg.hgcl:
+        sums = [_hgcl(a, k, drawn, group, cfg, model) for a, k in directions]
+        parts |= {name: torch.stack([s[name] for s in sums]).mean() for name in sums[0]}
+        parts["hgcl"] = cfg.alpha * parts["hgcl_tokens"] + cfg.beta * parts["hgcl_windows"]
+    weights = {"icl": cfg.icl, "pcl": cfg.pcl, "hgcl": cfg.hgcl}
+    loss = torch.stack([weights[name] * parts[name] for name in weights if name in parts]).sum()
+    return loss, parts
+
+
+def _mean(total: Tensor, anchors: Tensor, group: Group) -> Tensor:
+    return total / group.total(anchors).clamp(min=1)
+
+
+def _icl(views: tuple[Embedded, Embedded], drawn: Drawn, group: Group, cfg: LossConfig) -> Tensor:
+    own = [_there(view.sequence) for view in views]
+    keys = torch.cat([group.gather(z) for z in own])  # (2B, d)
+    B = len(keys) // 2
+    row = torch.arange(B, device=keys.device)[group.rows]
+    positive = torch.cat([row + B, row])
+    mask = ~drawn.overlap[group.rows].repeat(2, 2)  # (2b, 2B)
+    mask = mask.scatter(1, positive[:, None], True)
+    total, anchors = icl_loss(
+        torch.cat(own), keys, positive=positive, mask=mask, temperature=cfg.icl_temperature
+    )
+    return _mean(total, anchors, group)
+
+
+def _pcl(
+    a: Embedded, k: Embedded, drawn: Drawn, group: Group, model: ModelConfig, temperature: float
+) -> Tensor:
+    anchors, keys = _there(a.memory), _there(k.memory)  # (b, N, n, D)
+    n = anchors.shape[2]
+    place, found = _match_windows(a, k, model)
+    positives = keys.gather(1, place[..., None, None].expand_as(keys))
+    bank = group.gather(keys).flatten(0, 2)  # (B N n, D)
+    there = group.gather(k.window_mask).repeat_interleave(n, dim=1).flatten()
+    entry, allowed = (t[group.rows] for t in drawn.slots)
+    total, count = pcl_loss(
+        anchors.flatten(1, 2),
+        positives.flatten(1, 2),
+        found.repeat_interleave(n, dim=1),
+        negatives=bank[entry],
+        negative_mask=allowed & there[entry],
+        temperature=temperature,
+    )
+    return _mean(total, count, group)
+
+
+def _hgcl(
+    a: Embedded, k: Embedded, drawn: Drawn, group: Group, cfg: LossConfig, model: ModelConfig
+) -> dict[str, Tensor]:
+    anchors, keys = (F.normalize(_there(v.tokens), dim=-1) for v in (a, k))
+    N = a.window_mask.shape[1]
+    tolerance = max(model.patch, model.patch_stride) / 2
+    matched = match(a.token_time, a.token_mask, k.token_time, k.token_mask, tolerance=tolerance)
+    tokens = _level(anchors, keys, k.token_mask, matched, drawn.tokens, group)
+    mean, key_mean = (window_means(z, v.token_mask, model, N) for z, v in ((anchors, a), (keys, k)))
+    matched = _match_windows(a, k, model)
+    windows = _level(mean, key_mean, k.window_mask, matched, drawn.windows, group)
+    form = cfg.hgcl_form
+    tau, width = cfg.token_temperature, cfg.token_width
+    by_token = token_level(tokens, a.window_mask, model, temperature=tau, width=width, form=form)
+    tau, width = cfg.window_temperature, cfg.window_width
+    by_window = window_level(windows, model, temperature=tau, width=width, form=form)
+    result = {}
+    for name, sums in (("tokens", by_token), ("windows", by_window)):
+        loss, *shares = (
+            _mean(s, sums.anchors, group)
+            for s in (sums.loss, sums.bucket_share, sums.negative_share)
+        )
+        result[f"hgcl_{name}"] = loss
+        result[f"{name}_bucket_share"], result[f"{name}_negative_share"] = shares
+    return result
+
+
+def _level(
+    anchors: Tensor, keys: Tensor, valid: Tensor, matched: Match, drawn: Negatives, group: Group
+) -> Level:
+    bank, there = group.gather(keys).flatten(0, 1), group.gather(valid).flatten()
+    entry, allowed = (t[group.rows] for t in drawn)
+    return Level(anchors, keys, valid, matched, bank[entry], allowed & there[entry])
+
+
+def _match_windows(a: Embedded, k: Embedded, model: ModelConfig) -> Match:
+    return match(
+        a.window_time,
+        a.window_mask,
+        k.window_time,
+        k.window_mask,
+        tolerance=model.stride * model.patch_stride,
+    )
+
+
+def _there(x: Tensor | None) -> Tensor:
+    assert x is not None, "an objective is on whose scale was not embedded"
+    return x

@@ -1,0 +1,1 @@
+"""Training without labels: one loop, exact resume, any number of processes."""

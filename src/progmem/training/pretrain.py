@@ -1,0 +1,303 @@
+"""Training without labels: the loop.
+
+Shapes: B rows of the global batch, b own rows, L samples, C channels.
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from progmem.config import ModelConfig
+from progmem.data.collection import Recording, read_recordings
+from progmem.data.rows import Rows
+from progmem.errors import ConfigError, InputError, TrainingError
+from progmem.losses.negatives import overlapping
+from progmem.losses.total import Group, draw, total_loss
+from progmem.model.geometry import count_tokens, count_windows
+from progmem.model.pmt import PMT
+from progmem.settings import RunConfig
+from progmem.training import checkpoint, randomness, run_folder
+from progmem.training.group import OneProcess, Processes
+from progmem.training.learner import Learner, parameter_groups
+from progmem.training.monitor import Monitor, health
+from progmem.training.signals import Stop
+from progmem.views import draw_view, make_view
+
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
+COLLAPSED = 1e-3  # feature sd below which a run is warned about
+
+
+def pretrain(
+    source: Path | Sequence[Recording],
+    out: Path,
+    cfg: RunConfig,
+    *,
+    say: Callable[[str], None] = print,
+) -> PMT:
+    """Train a model on unlabelled recordings; ``out`` then holds it in model/.
+
+    The same call on a folder whose run was broken off goes on where its last good checkpoint was;
+    on one that has finished it returns the model.
+    """
+    recordings = read_recordings(source) if isinstance(source, Path) else source
+    rows = Rows(recordings, cfg.data.window)
+    model_cfg = model_for(rows, cfg)
+    fabric = make_fabric(cfg)
+    if not fabric.is_global_zero:
+        return _train(fabric, rows, model_cfg, out, cfg, say=lambda _: None)
+    with run_folder.owned(out):
+        run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
+        return _train(fabric, rows, model_cfg, out, cfg, say)
+
+
+def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
+    """The model's shape: as told, the rest from the rows' median length and channels."""
+    length = int(rows.length.median())
+    given = dict(cfg.model)
+    if given.setdefault("channels", rows.channels) != rows.channels:
+        raise ConfigError(
+            f"model.channels is {given['channels']}, the recordings have {rows.channels}"
+        )
+    channels = given.pop("channels")
+    model_cfg = ModelConfig.for_length(length, channels, **given)
+    shortest = int(rows.length.argmin())
+    if rows.length[shortest] < model_cfg.patch:
+        name = rows.recordings[int(rows.recording[shortest])].name
+        raise InputError(
+            f"{name} needs at least {model_cfg.patch} samples, got {int(rows.length[shortest])}; "
+            "leave it out or set a smaller model.patch"
+        )
+    if len(rows) < 2:
+        raise InputError("training needs at least 2 rows to tell apart, got 1")
+    if model_cfg.slots == 0 and cfg.loss.pcl:
+        raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
+    return model_cfg
+
+
+def make_fabric(cfg: RunConfig) -> Fabric:
+    """Devices, precision and processes, from the settings and the launcher's environment."""
+    device = cfg.train.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device is cuda, but no GPU is available here; set auto or cpu")
+    precision = cfg.train.precision
+    if precision == "auto":
+        precision = "bf16" if device == "cuda" else "32"
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    fabric = Fabric(
+        accelerator=device,
+        devices=local,
+        num_nodes=world // local,
+        strategy="ddp" if world > 1 else "auto",
+        precision=PRECISIONS[precision],
+    )
+    fabric.launch()
+    return fabric
+
+
+def _train(
+    fabric: Fabric,
+    rows: Rows,
+    model_cfg: ModelConfig,
+    out: Path,
+    cfg: RunConfig,
+    say: Callable[[str], None],
+) -> PMT:
+    train = cfg.train
+    if len(rows) < train.batch_size:
+        say(
+            f"{len(rows)} rows are fewer than train.batch_size {train.batch_size}: one batch a step"
+        )
+    batch_size = min(train.batch_size, len(rows))
+    per_epoch = randomness.steps_per_epoch(len(rows), batch_size)
+    total = train.epochs * per_epoch
+
+    torch.manual_seed(train.seed)
+    learner = Learner(PMT(model_cfg), cfg.loss)
+    if model_cfg.normalise == "channel":
+        rows.set_statistics(learner.model.stats)
+    if train.precision == "64":
+        learner.double()
+    learner.to(fabric.device)
+    step = Step(learner, rows, cfg, batch_size, total, fabric.device)
+    freeze_unreached(step)
+    optimizer = torch.optim.AdamW(
+        parameter_groups(learner, train.weight_decay), lr=train.lr, betas=(0.9, 0.999)
+    )
+    facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels}
+    done = _resume(out, learner, optimizer, facts, say)
+    wrapped, optimizer = fabric.setup(learner, optimizer)
+    step.forward = wrapped
+    if done >= total:
+        say(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
+        return learner.model.eval()
+
+    main = fabric.is_global_zero
+    if main:
+        run_folder.cut_metrics(out, done)
+    monitor = Monitor(out, first=done, total=total, every=train.log_every) if main else None
+    warned = False
+    try:
+        with Stop() as stop:
+            for number in range(done, total):
+                lr = learning_rate(number, total, cfg)
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                loss, parts, sequence, count = step(number)
+                values = check_finite(loss, parts, number)
+                fabric.backward(loss * fabric.world_size)  # data parallelism will average
+                fabric.clip_gradients(wrapped, optimizer, max_norm=train.clip)
+                optimizer.step()
+                optimizer.zero_grad()
+                finished = number + 1
+                if monitor is not None:
+                    values |= {"lr": lr}
+                    if finished % train.log_every == 0:
+                        values |= health(sequence)
+                        if values["feature_sd"] < COLLAPSED and not warned:
+                            warned = True
+                            say(
+                                f"step {finished}: the sequence vectors have collapsed (feature sd "
+                                f"{values['feature_sd']:.1e}); try other views or a lower lr"
+                            )
+                    monitor.step(finished, values, count)
+                ending = finished == total or _anyone(fabric, stop.signal is not None)
+                if main and (ending or finished % train.checkpoint_every == 0):
+                    checkpoint.save_checkpoint(
+                        out / "checkpoints", finished, learner, optimizer, facts
+                    )
+                if ending and finished < total:
+                    if stop.signal is None:
+                        raise SystemExit(1)  # another process was told to stop
+                    say(f"stopped after step {finished}; the same command goes on from there")
+                    raise SystemExit(stop.exit_code)
+    finally:
+        if monitor is not None:
+            monitor.close()
+    model = learner.model.eval()
+    if main:
+        model.save(out / "model")
+    return model
+
+
+class Step:
+    """Everything before the optimiser: rows, views, embeddings, losses of one global batch."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        rows: Rows,
+        cfg: RunConfig,
+        batch_size: int,
+        total: int,
+        device: torch.device,
+    ) -> None:
+        self.learner, self.rows, self.cfg = learner, rows, cfg
+        self.batch_size, self.total, self.device = batch_size, total, device
+        self.forward: Any = learner  # data parallelism puts its wrapper here
+
+    def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
+        """Loss, its parts, sequence vectors, and series of the global batch."""
+        cfg, rows, seed = self.cfg, self.rows, self.cfg.train.seed
+        chosen = randomness.batch_rows(len(rows), self.batch_size, seed, number)  # (B,)
+        B = len(chosen)
+        group: Group = Processes(B) if torch.distributed.is_initialized() else OneProcess(B)
+        like = self.learner.model.tokenizer.conv.weight
+        model = self.learner.model
+        batch = rows.fetch(chosen[group.rows], model.cfg, model.stats, like)
+        length = int(rows.length[chosen].max())  # of the global batch: draws fit every process
+        pad = length - batch.x.shape[1]
+        x, observed = (torch.nn.functional.pad(t, (0, 0, 0, pad)) for t in batch[:2])
+        views = []
+        for name in ("weak", "strong"):
+            source = randomness.generator(seed, number, name, self.device)
+            draws = draw_view(
+                B, length, rows.channels, cfg.views, strong=name == "strong", generator=source
+            )
+            draws = draws.rows(group.rows)
+            views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
+        embedded, sequence = self.forward(
+            tuple(views), batch.lengths, gaps=rows.gaps, by_time=cfg.views.align == "time"
+        )
+        K = count_tokens(model.cfg, length)
+        overlap = overlapping(*(t[chosen] for t in (rows.recording, rows.start, rows.length)))
+        drawn = draw(
+            overlap.to(self.device), K, count_windows(model.cfg, K), model.cfg.slots,
+            count=cfg.loss.negatives,
+            generator=randomness.generator(seed, number, "negatives", self.device),
+        )  # fmt: skip
+        progress = number / max(1, self.total - 1)
+        start, end = cfg.loss.pcl_temperature_start, cfg.loss.pcl_temperature_end
+        loss, parts = total_loss(
+            embedded, drawn, group, cfg=cfg.loss, model=model.cfg,
+            pcl_temperature=start + (end - start) * progress,
+        )  # fmt: skip
+        return loss, parts, sequence, B
+
+
+def freeze_unreached(step: Step) -> None:
+    """Stop asking for gradients of parameters that no active loss depends on."""
+    loss, *_ = step(0)
+    torch.autograd.backward(loss)
+    for parameter in step.learner.parameters():
+        if parameter.grad is None:
+            parameter.requires_grad_(False)
+        parameter.grad = None
+
+
+def learning_rate(step: int, total: int, cfg: RunConfig) -> float:
+    """Linear warm-up to the peak, then a cosine down to the end."""
+    train = cfg.train
+    warmup = round(train.warmup * total)
+    if step < warmup:
+        return train.lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - 1 - warmup)
+    return train.lr_end + (train.lr - train.lr_end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def check_finite(loss: Tensor, parts: dict[str, Tensor], number: int) -> dict[str, float]:
+    """The values of a step; one that is not a number ends the run by name."""
+    values = {"loss": loss.item(), **{name: part.item() for name, part in parts.items()}}
+    bad = [name for name, value in values.items() if not math.isfinite(value)]
+    if bad:
+        names = ", ".join(name for name in bad if name != "loss") or "loss"
+        raise TrainingError(
+            f"step {number + 1}: {names} is not a finite number; the last good checkpoint is kept. "
+            "Look for extreme values in the data, or lower train.lr"
+        )
+    return values
+
+
+def _resume(
+    out: Path, learner: Learner, optimizer: torch.optim.Optimizer, facts: dict[str, Any],
+    say: Callable[[str], None],
+) -> int:  # fmt: skip
+    """Take up the newest good checkpoint, if there is one: the steps already done."""
+    found = checkpoint.newest_checkpoint(out / "checkpoints", say=say)
+    if found is None:
+        return 0
+    differ = [name for name, value in facts.items() if found.facts.get(name) != value]
+    if differ:
+        raise ConfigError(
+            f"{out} was begun with other data: number of {', '.join(differ)} differs; "
+            "give another folder with -o"
+        )
+    checkpoint.restore(found, learner, optimizer)
+    say(f"going on from step {found.step} of {out}")
+    return found.step
+
+
+def _anyone(fabric: Fabric, flag: bool) -> bool:
+    if fabric.world_size == 1:
+        return flag
+    told = torch.tensor(float(flag), device=fabric.device)
+    torch.distributed.all_reduce(told)
+    return bool(told > 0)

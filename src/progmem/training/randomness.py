@@ -1,0 +1,26 @@
+"""Randomness as a pure function of (seed, step, purpose), so that a resumed run is exact."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+def generator(
+    seed: int, step: int, purpose: str, device: torch.device | str = "cpu"
+) -> torch.Generator:
+    """A generator for one purpose at one step, unrelated to every other."""
+    digest = hashlib.sha256(f"{seed} {step} {purpose}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def steps_per_epoch(rows: int, batch_size: int) -> int:
+    """A last short batch is left out only where an epoch has whole ones to spare."""
+    return rows // batch_size if rows >= 2 * batch_size else -(-rows // batch_size)
+
+
+def batch_rows(rows: int, batch_size: int, seed: int, step: int) -> Tensor:
+    """Rows of the global batch at ``step``: each epoch is a fresh order of all rows."""
+    epoch, place = divmod(step, steps_per_epoch(rows, batch_size))
+    order = torch.randperm(rows, generator=generator(seed, epoch, "order"))
+    return order[place * batch_size : (place + 1) * batch_size]

@@ -1,0 +1,67 @@
+"""The folder of a run: one owner at a time, one config, metrics that never repeat a step."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from progmem.errors import ConfigError
+from progmem.model.saving import write_file
+
+
+@contextmanager
+def owned(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this run; another that holds it already is a reason to stop."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / ".lock").exists():
+        raise ConfigError(f"{folder} holds other files; give a run a folder of its own")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"{folder} is in use by another run; wait for it or give -o") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def settle_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the config of a new run; for one that goes on, only more epochs may be asked for."""
+    path = folder / "config.yaml"
+    if path.exists():
+        before = yaml.safe_load(path.read_text())
+        changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
+        missing = _flat(before).keys() - _flat(config).keys()
+        epochs = changed.pop("train.epochs", None)
+        if epochs is not None and epochs < before["train"]["epochs"]:
+            changed["train.epochs"] = epochs
+        if changed or missing:
+            keys = ", ".join(sorted([*changed, *missing]))
+            raise ConfigError(
+                f"{folder} was begun with other settings: {keys} differ; only train.epochs may "
+                "grow. Give another folder with -o, or the settings of its config.yaml"
+            )
+    write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
+
+
+def cut_metrics(folder: Path, step: int) -> None:
+    """Drop what was written after the checkpoint at ``step``: those steps will be made again."""
+    path = folder / "metrics.jsonl"
+    kept = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+            except ValueError:
+                break  # a line cut short by a kill; nothing whole follows it
+    write_file(path, "".join(kept).encode())
+
+
+def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{s}.{k}": v for s, section in nested.items() for k, v in section.items()}
