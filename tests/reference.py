@@ -17,17 +17,20 @@ def encode(model, x):
     cfg = model.cfg
     signal, valid = tokenize(model, x)
     K = len(signal)
-    N = max(1, math.ceil((K - cfg.window) / cfg.stride) + 1)
+    count = math.ceil if cfg.windows == "cover" else math.floor
+    N = max(1, count((K - cfg.window) / cfg.stride) + 1)
     tokens = signal
     memory = [model.blocks[0].slots.reset] * N if cfg.slots else None  # M_{w,0} = M_r
     for b, block in enumerate(model.blocks):
-        outs, memory = pma(cfg, block, b, tokens, signal, valid, memory, N)
+        outs, memory, gated = pma(cfg, block, b, tokens, signal, valid, memory, N)
         tokens = []
         for t in range(K):
             copies = {
                 (t - w * cfg.stride) // cfg.stride: outs[w][t] for w in range(N) if t in outs[w]
             }
-            tokens.append(overlap_pool(cfg, block, copies) if valid[t] else torch.zeros(cfg.dim))
+            pooled = overlap_pool(cfg, block, copies) if copies else gated[t]  # in no window
+            pooled = feed_forward(block.feed_forward, pooled)
+            tokens.append(pooled if valid[t] else torch.zeros(cfg.dim))
     tokens, sequence = neighbourhood(cfg, model.encoder, tokens, valid)
     alive = [any(valid[t] for t in window(cfg, w, K)) for w in range(N)]
     eos = memory[-1].mean(0) if cfg.slots else None
@@ -59,7 +62,7 @@ def window(cfg, w, K):
 
 
 def pma(cfg, block, b, tokens, signal, valid, below, N):
-    """W^out of every window, as {token: row}, and the memory of every window."""
+    """W^out of every window, as {token: row}, the memory of every window, and W-bar."""
     gated = [token_gate(block, b, t, s) for t, s in zip(tokens, signal, strict=True)]
     carry = block.slots.reset if cfg.slots else None  # M_{0,b} = M_r
     outs, memory = [], []
@@ -78,7 +81,7 @@ def pma(cfg, block, b, tokens, signal, valid, below, N):
                 kind = "carry" if cfg.readout == "carry" else "bar"
                 carry = torch.stack([new[kind, i] for i in range(cfg.slots)])
             memory.append(carry)
-    return outs, memory
+    return outs, memory, gated
 
 
 def token_gate(block, b, token, signal):
@@ -156,7 +159,7 @@ def norm(layer, x):
 
 
 def overlap_pool(cfg, block, copies):
-    """The aggregator on a token's copies {r: row}, then the outer feed-forward sub-layer."""
+    """The aggregator on a token's copies {r: row}."""
     agg = block.aggregator
     ranks = sorted(copies)
     rows = [copies[r] for r in ranks]
@@ -177,7 +180,7 @@ def overlap_pool(cfg, block, copies):
     centred = mixed - mixed.mean()
     attended = agg.gamma * centred / (centred.pow(2).mean() + agg.norm.eps).sqrt()  # A_t
     s = torch.sigmoid(agg.skip_gate)
-    return feed_forward(block.feed_forward, (1 - s) * skip + s * attended)
+    return (1 - s) * skip + s * attended
 
 
 def neighbourhood(cfg, encoder, tokens, valid):

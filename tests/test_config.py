@@ -27,9 +27,13 @@ from progmem import ConfigError, ModelConfig
         ({"dropout": "no"}, r"model.dropout must be in \[0, 1\), got 'no'"),
         ({"gate_carry": 1}, "model.gate_carry must be true or false, got 1"),
         ({"encoder_layers": 0}, "model.encoder_layers must be a whole number from 1 up"),
-        ({"size": "huge"}, "model.size must be one of tiny, small, base, got 'huge'"),
+        ({"size": "huge"}, "model.size must be one of small, tiny, base, custom, got 'huge'"),
         ({"windw": 8}, "unknown setting 'model.windw'; did you mean 'model.window'?"),
-        ({"colour": 8}, "unknown setting 'model.colour'; known: size, channels"),
+        ({"size": ["tiny"]}, "model.size must be one of"),
+        ({"dim": 0.0}, "model.dim must be a whole number from 2 up, got 0.0"),
+        ({"reset_seed": 2**70}, "model.reset_seed must be a whole number from 0 up, below"),
+        ({"size": "custom"}, "model.dim must be a whole number from 2 up, got 0"),
+        ({"colour": 8}, "unknown setting 'model.colour'; known: channels, size"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
@@ -40,6 +44,8 @@ def test_bad_settings_are_refused(settings, message):
 def test_channels_must_be_given():
     with pytest.raises(ConfigError, match=r"model\.channels is missing"):
         ModelConfig.from_dict({"size": "tiny"})
+    with pytest.raises(ConfigError, match="model must be a mapping of settings, got None"):
+        ModelConfig.from_dict(None)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +55,8 @@ def test_channels_must_be_given():
         ({"length": 0}, "length must be in 1..2048 samples, got 0"),
         ({"length": 99, "patch": "a"}, "model.patch must be a whole number from 1 up, got 'a'"),
         ({"length": 10, "patch": 11}, r"model.patch must be in 1..10 \(the length\), got 11"),
+        ({"length": 100, "stride": "3"}, "model.stride must be a whole number from 1 up, got '3'"),
+        ({"length": 100, "window": "a"}, "model.window must be a whole number from 1 up, got 'a'"),
         ({"length": 100, "strid": 3}, "did you mean 'model.stride'?"),
     ],
 )
@@ -71,9 +79,10 @@ def test_numpys_whole_numbers_are_whole_numbers():
 
 
 def test_size_fills_in_what_is_not_given():
-    assert dataclasses.astuple(ModelConfig(channels=1))[1:4] == (128, 4, 3)
+    assert dataclasses.astuple(ModelConfig(channels=1))[1:5] == ("small", 128, 4, 3)
+    assert ModelConfig(channels=1, size="base").size == "base"
     tiny = ModelConfig(channels=1, size="tiny", blocks=5)
-    assert (tiny.dim, tiny.heads, tiny.blocks) == (64, 4, 5)
+    assert (tiny.size, tiny.dim, tiny.heads, tiny.blocks) == ("custom", 64, 4, 5)
 
 
 def test_a_config_survives_its_dict_and_cannot_be_changed():

@@ -118,6 +118,46 @@ def test_every_parameter_gets_a_gradient(window, stride, slots, readout, gate_ca
         assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
 
 
+def test_a_mask_may_leave_out_the_channels():
+    model = make_model(6, 3, 2)
+    x = torch.randn(2, 61, 2).double()
+    mask = torch.rand(2, 61) > 0.5
+    mask[:, 20:40] = False
+    ours, theirs = model(x, mask), model(x, mask[..., None].expand_as(x))
+    assert torch.equal(ours.tokens, theirs.tokens) and not ours.token_mask.all()
+
+
+def test_tokens_of_no_window_still_give_finite_gradients():
+    model = make_model(6, 4, 2, windows="floor")
+    z = model(torch.randn(1, 3 + 2 * 26, 2).double())  # 27 tokens, the last in no window
+    weighted_sum(z).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_a_failed_encode_leaves_the_training_mode(encoder):
+    with pytest.raises(progmem.InputError):
+        encoder.train().encode(torch.full((1, 61, 2), torch.inf))
+    assert encoder.training
+
+
+def test_values_that_overflow_the_model_are_reported_not_returned():
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny")).half()
+    with pytest.raises(progmem.InputError, match=r"series 1 gave values that are not finite"):
+        model.encode(torch.stack([torch.zeros(61, 2), 3e3 * torch.randn(61, 2)]))
+
+
+def test_full_attention_does_not_see_missing_tokens_and_knows_their_order():
+    cfg = progmem.ModelConfig(channels=2, size="tiny", patch=4, patch_stride=4)
+    model = VanillaTransformer(cfg).double()
+    x = torch.randn(1, 60, 2).double()
+    short = model.encode(x[:, :40])
+    assert not torch.allclose(model.encode(x[:, :40].flip(1)).sequence, short.sequence)
+    x[:, 40:] = torch.nan  # after the last observed token: nothing moves
+    long = model.encode(x)
+    torch.testing.assert_close(long.sequence, short.sequence, rtol=0, atol=1e-12)
+    torch.testing.assert_close(long.tokens[:, :10], short.tokens, rtol=0, atol=1e-12)
+
+
 def test_dropout_acts_in_training_only():
     cfg = progmem.ModelConfig(channels=2, size="tiny", dropout=0.5)
     model = progmem.PMT(cfg)

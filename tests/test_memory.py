@@ -72,3 +72,5 @@ def test_the_reset_state_has_its_own_seed():
     assert torch.equal(first[name], again[name])
     assert not torch.equal(first[name], other[name])
     assert not torch.equal(first["encoder.cls"], again["encoder.cls"])
+    assert not torch.equal(first["blocks.0.slots.reset"], first[name])  # each block its own
+    assert not torch.equal(first[name][0], first[name][1])  # each slot its own

@@ -13,10 +13,10 @@ MEMORIES = list(itertools.product(["carry", "block"], [True, False]))  # readout
 MODELS = [g + m for g, m in itertools.product(GEOMETRIES, MEMORIES)] + [(6, 3, 0, "carry", True)]
 
 
-def make_model(window, stride, slots, *, readout="carry", gate_carry=True, blocks=2):
+def make_model(window, stride, slots, *, blocks=2, **settings):
     cfg = progmem.ModelConfig(
         channels=2, dim=16, heads=2, blocks=blocks, window=window, stride=stride, slots=slots,
-        patch=3, patch_stride=2, readout=readout, gate_carry=gate_carry,
+        patch=3, patch_stride=2, **settings,
     )  # fmt: skip
     model = progmem.PMT(cfg).double()
     with torch.no_grad():  # leave the special values of initialisation: zeros and ones hide errors
@@ -57,7 +57,16 @@ def gradients(model, loss):
 def test_library_equals_the_papers_loops(window, stride, slots, readout, gate_carry, tokens, gaps):
     blocks = 3 if tokens == 7 else 2
     model = make_model(window, stride, slots, readout=readout, gate_carry=gate_carry, blocks=blocks)
-    series = make_series(tokens, gaps=gaps)
+    assert_equals_reference(model, make_series(tokens, gaps=gaps), gaps=gaps)
+
+
+@pytest.mark.parametrize("window, stride, tokens", [(6, 4, 31), (5, 5, 23), (8, 3, 9)])
+def test_as_the_papers_tables_count_windows_the_last_tokens_pass_through(window, stride, tokens):
+    model = make_model(window, stride, 2, windows="floor")
+    assert_equals_reference(model, make_series(tokens, gaps=False)[::2], gaps=False)
+
+
+def assert_equals_reference(model, series, *, gaps):
     lengths = torch.tensor([len(s) for s in series])
     x = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=torch.nan)
     z = model(x.nan_to_num(9e9), ~x.isnan() if gaps else None, lengths=lengths)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import pickle
 
 import pytest
@@ -16,6 +17,25 @@ def folder(tmp_path):
     model.stats.mean.fill_(0.1)
     model.save(tmp_path / "model")
     return tmp_path / "model"
+
+
+def weights(folder):
+    (path,) = folder.glob("model-*.safetensors")
+    return path
+
+
+def config(folder):
+    (path,) = folder.glob("config-*.json")
+    return path
+
+
+def forge(folder, role, data):
+    """Replace a file and its checksum: whole, but not what was saved."""
+    path = {"weights": weights, "config": config}[role](folder)
+    path.write_bytes(data)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][role]["sha256"] = hashlib.sha256(data).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -44,11 +64,7 @@ def test_saving_again_replaces_the_model(folder):
     other = progmem.PMT(progmem.ModelConfig(channels=5, size="tiny"))
     other.save(folder)
     assert progmem.load(folder).cfg.channels == 5
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "config.json",
-        "manifest.json",
-        "model.safetensors",
-    ]
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_other_peoples_folders_are_left_alone(tmp_path):
@@ -60,55 +76,44 @@ def test_other_peoples_folders_are_left_alone(tmp_path):
 
 def test_every_flipped_bit_is_noticed(folder):
     generator = torch.Generator().manual_seed(0)
-    for name in ("model.safetensors", "config.json"):
-        good = (folder / name).read_bytes()
+    for path in (weights(folder), config(folder)):
+        good = path.read_bytes()
         for _ in range(25):
             bad = bytearray(good)
             place = int(torch.randint(len(good), (1,), generator=generator))
             bad[place] ^= 1 << int(torch.randint(8, (1,), generator=generator))
-            (folder / name).write_bytes(bytes(bad))
-            with pytest.raises(
-                progmem.ModelFolderError, match=f"{name} is damaged, or manifest.json is"
-            ):
+            path.write_bytes(bytes(bad))
+            with pytest.raises(progmem.ModelFolderError, match=f"{path.name} is damaged, or"):
                 progmem.load(folder)
-        (folder / name).write_bytes(good)
+        path.write_bytes(good)
     progmem.load(folder)
 
 
 def truncate(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:1000])
+    weights(folder).write_bytes(weights(folder).read_bytes()[:1000])
 
 
 def change_config(folder, **changes):
-    """Change the config and its checksum: whole, but not what the weights were made with."""
-    config = json.loads((folder / "config.json").read_text()) | changes
-    replace_config(folder, json.dumps(config).encode())
-
-
-def replace_config(folder, data):
-    (folder / "config.json").write_bytes(data)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sha256"]["config.json"] = hashlib.sha256(data).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    values = json.loads(config(folder).read_text()) | changes
+    forge(folder, "config", json.dumps(values).encode())
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "model.safetensors is damaged"),
-        (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is damaged"),
-        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors cannot be read"),
-        (lambda f: (f / "config.json").unlink(), "config.json cannot be read"),
+        (truncate, "safetensors is damaged"),
+        (lambda f: weights(f).write_bytes(b""), "safetensors is damaged"),
+        (lambda f: weights(f).unlink(), "safetensors cannot be read"),
+        (lambda f: config(f).unlink(), "json cannot be read"),
         (lambda f: (f / "manifest.json").unlink(), "it has no manifest.json"),
         (lambda f: (f / "manifest.json").write_text("{"), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
         (
-            lambda f: (f / "manifest.json").write_text('{"format": "other", "sha256": {}}'),
+            lambda f: (f / "manifest.json").write_text('{"format": "other", "files": {}}'),
             "has format 'other'",
         ),
         (lambda f: change_config(f, dim=32), "not a model this version can read"),
-        (lambda f: replace_config(f, b"null"), "not a model this version can read"),
+        (lambda f: forge(f, "config", b"null"), "not a model this version can read"),
         (lambda f: change_config(f, windw=3), "did you mean 'model.window'"),
         (lambda f: change_config(f, stride=99), "model.stride must be in"),
     ],
@@ -127,9 +132,9 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
 
 def test_a_file_in_place_of_a_folder_is_named(folder):
     with pytest.raises(progmem.ModelFolderError, match="is a file; give the folder it lies in"):
-        progmem.load(folder / "model.safetensors")
+        progmem.load(weights(folder))
     with pytest.raises(progmem.ModelFolderError, match="is a file; save a model into a folder"):
-        progmem.load(folder).save(folder / "config.json")
+        progmem.load(folder).save(config(folder))
 
 
 def test_loading_never_runs_code(folder):
@@ -139,11 +144,55 @@ def test_loading_never_runs_code(folder):
         def __reduce__(self):
             return (open, (str(folder / "ran"), "w"))
 
-    data = pickle.dumps(Hostile())
-    (folder / "model.safetensors").write_bytes(data)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sha256"]["model.safetensors"] = hashlib.sha256(data).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    forge(folder, "weights", pickle.dumps(Hostile()))
     with pytest.raises(progmem.ModelFolderError):
         progmem.load(folder)
     assert not (folder / "ran").exists()
+
+
+def test_a_manifest_cannot_point_outside_its_folder(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"]["weights"]["name"] = "model-/../../x.safetensors"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(progmem.ModelFolderError, match="it names other files"):
+        progmem.load(folder)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_a_save_that_breaks_off_leaves_the_model_that_was_there(folder, failing, monkeypatch):
+    before = progmem.load(folder).state_dict()
+    replace, calls = os.replace, []
+
+    def breaks(source, target):
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError("no space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", breaks)
+    other = progmem.PMT(progmem.ModelConfig(channels=2, dim=16, heads=2, blocks=2))
+    with pytest.raises(OSError, match="no space"):
+        other.save(folder)
+    monkeypatch.undo()
+    after = progmem.load(folder).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    other.save(folder)  # what was left lying about is in nobody's way
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_loading_draws_no_random_numbers(folder):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    progmem.load(folder)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_saved_files_can_be_read_by_others(folder):
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert all(p.stat().st_mode & 0o777 == 0o666 & ~umask for p in folder.iterdir())
+
+
+def test_a_model_can_be_loaded_onto_a_device(folder):
+    assert all(p.is_meta for p in progmem.load(folder, device="meta").parameters())

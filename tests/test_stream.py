@@ -84,8 +84,10 @@ def test_float32_streams_agree_to_1e_5(windows):
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
-def test_chunked_encoding_gives_what_the_whole_gives(chunk):
-    model = make_model(6, 3, 2, blocks=3)
+@pytest.mark.parametrize("geometry", [(6, 3, 2), (7, 2, 1), (5, 5, 0)], ids=str)
+@pytest.mark.parametrize("windows", ["cover", "floor"])
+def test_chunked_encoding_gives_what_the_whole_gives(chunk, geometry, windows):
+    model = make_model(*geometry, windows=windows)
     x = gappy(3, 200)
     assert_same(model.encode(x, chunk=chunk), model.encode(x), atol=1e-10)
     series = [x[0, :150], x[1], x[2, :30], x[1, 5:155]]
@@ -175,8 +177,72 @@ def test_token_20_million_is_like_token_20():
     assert torch.equal(b.token_spans - a.token_spans, torch.full_like(a.token_spans, 2 * jump))
 
 
+def test_a_push_longer_than_the_horizon_leaves_what_small_pushes_leave():
+    model = make_model(6, 3, 2)
+    x = gappy(1, 203)
+    once, often = progmem.Stream(model, horizon=20), progmem.Stream(model, horizon=20)
+    whole = once.push(x)
+    for piece in x.split(9, dim=1):
+        last = often.push(piece)
+    torch.testing.assert_close(whole.sequence, last.sequence, rtol=0, atol=1e-12)
+
+
+def test_a_stream_runs_in_eval_mode_and_leaves_the_mode_alone():
+    model = make_model(6, 3, 2, dropout=0.5).train()
+    model.blocks.eval()
+    x = gappy(1, 80)
+    before = x.clone()
+    parts = [progmem.Stream(model).push(x) for _ in range(2)]
+    assert torch.equal(parts[0].tokens, parts[1].tokens)
+    assert model.training and not model.blocks[0].training
+    torch.testing.assert_close(x, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_streams_work_under_autocast_and_inference_mode():
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    x = torch.randn(1, 200, 2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        stream = progmem.Stream(model)
+        assert stream.push(x).tokens.isfinite().all()
+    with torch.inference_mode():
+        stream = progmem.Stream(model)
+        stream.push(x[:, :50])
+    stream.push(x[:, 50:])
+    assert stream.finish().sequence.isfinite().all()
+
+
+def test_a_stream_keeps_its_end_and_its_sequence_when_it_is_restored():
+    model = make_model(6, 3, 2)
+    stream = progmem.Stream(model)
+    first = stream.push(gappy(1, 60))
+    again = progmem.Stream.restore(model, stream.state_dict()).push(torch.zeros(1, 0, 2))
+    assert torch.equal(again.sequence, first.sequence) and torch.equal(again.eos, first.eos)
+    again.sequence.zero_()  # the caller's own
+    assert stream.push(torch.zeros(1, 0, 2)).sequence.any()
+    stream.finish()
+    ended = progmem.Stream.restore(model, stream.state_dict())
+    with pytest.raises(progmem.InputError, match="the stream has ended"):
+        ended.push(torch.zeros(1, 5, 2))
+
+
+def test_a_stream_shorter_than_a_patch_gives_nothing_but_ends():
+    stream = progmem.Stream(make_model(6, 3, 2))
+    assert stream.push(torch.zeros(1, 2, 2)).tokens.shape == (1, 0, 16)
+    end = stream.finish()
+    assert end.tokens.shape == (1, 0, 16) and end.memory.shape == (1, 0, 2, 16)
+
+
+def test_a_long_push_is_not_kept_alive_by_what_is_left_of_it():
+    stream = progmem.Stream(make_model(6, 3, 2), horizon=10)
+    stream.push(torch.randn(1, 20_000, 2))
+    held = [t for b in stream.backbone.blocks for t in vars(b.state).values()]
+    held += [stream.backbone.x, *stream.before[0], *stream.recent[0]]
+    sizes = [t.untyped_storage().nbytes() for t in held if isinstance(t, torch.Tensor)]
+    assert sum(sizes) < 100_000
+
+
 def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
-    """Beyond the horizon old tokens leave; a stream whose past is missing then looks the same."""
+    """Beyond the horizon old tokens leave CLS's view."""
     model = make_model(5, 5, 0)
     x = torch.randn(1, 203, 2).double()
     stream = progmem.Stream(model, horizon=20)

@@ -4,11 +4,21 @@ Letters: W window, S stride (both in tokens), O = ceil(W / S) copies of a token,
 """
 
 from collections.abc import Mapping
-from dataclasses import InitVar, asdict, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from progmem.errors import ConfigError
-from progmem.fields import check_fields, check_names, choice, flag, is_whole, names, number, whole
+from progmem.fields import (
+    check_fields,
+    check_mapping,
+    check_names,
+    choice,
+    flag,
+    is_whole,
+    names,
+    number,
+    whole,
+)
 
 SIZES = {  # name -> dim, heads, blocks
     "tiny": (64, 4, 2),
@@ -20,10 +30,14 @@ LONGEST_TRAINING_WINDOW = 2048  # samples; longer recordings are cut before trai
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Shape of a PMT. ``size`` fills in ``dim``, ``heads`` and ``blocks`` where they are 0."""
+    """Shape of a PMT.
+
+    ``size`` fills in ``dim``, ``heads`` and ``blocks`` where they are not given (0), and reads
+    "custom" where they are not that size's.
+    """
 
     channels: int = whole(0, 1)  # the default is refused: it must be given
-    size: InitVar[str] = "small"
+    size: str = choice("small", "tiny", "base", "custom")
     dim: int = whole(0, 2)
     heads: int = whole(0, 1)
     blocks: int = whole(0, 1)  # PMA blocks
@@ -40,13 +54,15 @@ class ModelConfig:
     reset_seed: int = whole(0, 0, 2**63)  # draws the reset state, apart from every other weight
     normalise: str = choice("channel", "series", "none")  # by training statistics, by own, not
 
-    def __post_init__(self, size: str) -> None:
-        if size not in SIZES:
-            raise ConfigError(f"model.size must be one of {', '.join(SIZES)}, got {size!r}")
-        for name, value in zip(("dim", "heads", "blocks"), SIZES[size], strict=True):
-            if getattr(self, name) == 0:
-                object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        shape = ("dim", "heads", "blocks")
+        if isinstance(self.size, str) and self.size in SIZES:
+            for name, value in zip(shape, SIZES[self.size], strict=True):
+                if is_whole(getattr(self, name)) and getattr(self, name) == 0:
+                    object.__setattr__(self, name, value)
         check_fields(self, "model")
+        if SIZES.get(self.size) != tuple(getattr(self, name) for name in shape):
+            object.__setattr__(self, "size", "custom")
         if self.stride > self.window:
             raise ConfigError(
                 f"model.stride must be in 1..{self.window} (model.window), got {self.stride}; "
@@ -71,7 +87,7 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The config of a mapping, as json or yaml give it; an unknown key names its nearest."""
-        check_names(values, names(cls, "size"), "model")
+        check_names(check_mapping(values, "model"), names(cls), "model")
         if "channels" not in values:
             raise ConfigError("model.channels is missing; it is the number of values per sample")
         return cls(**values)
@@ -82,12 +98,13 @@ class ModelConfig:
 
         Patch 12.5 % of the length and patch stride 12.5 % of the patch lie on the plateau of the
         paper's tokenizer ablation; windows of about 20 % of the tokens with W = 2S exactly keep
-        every token in at most two windows and a stream's latency at S tokens.
+        every token in at most two windows and a stream's latency at S tokens. What is given in
+        ``settings`` stays as it is.
         """
         if not is_whole(length) or not 1 <= length <= LONGEST_TRAINING_WINDOW:
             raise ConfigError(
-                f"length must be in 1..{LONGEST_TRAINING_WINDOW} samples, got {length!r}: that of a "
-                "training window (in a run: data.window); a model then encodes any length"
+                f"length must be in 1..{LONGEST_TRAINING_WINDOW} samples, got {length!r}: that of "
+                "a training window (in a run: data.window); a model then encodes any length"
             )
         patch = settings.get("patch", max(1, round(length / 8)))
         eighth = max(1, round(patch / 8)) if is_whole(patch) else 1

@@ -13,13 +13,13 @@ class Encoding(NamedTuple):
 
     A mask is False where a series has no such token or window, or where all of it is missing.
     Spans are ``[start, end)`` in samples and shared by the batch. Encoders without a memory
-    leave ``memory``, ``eos``, ``window_mask`` and ``window_spans`` at None.
+    leave ``memory`` and ``eos`` at None, those without windows the masks and spans of windows too.
     """
 
     tokens: Tensor  # (B, K, D), 0 where token_mask is False
     memory: Tensor | None  # (B, N, slots, D), 0 where a series has no such window
     sequence: Tensor  # (B, D)
-    eos: Tensor | None  # (B, D): mean slots of each series' last window
+    eos: Tensor | None  # (B, D): mean slots of the last window (on a stream: that is complete)
     token_mask: Tensor  # (B, K) bool
     window_mask: Tensor | None  # (B, N) bool
     token_spans: Tensor  # (K, 2) int64

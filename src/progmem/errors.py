@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 class ModelFolderError(ValueError):
-    """A model folder or a stream state is damaged, incomplete or not ours."""
+    """A model folder is damaged, incomplete or not ours."""
 
 
 class TrainingError(ValueError):

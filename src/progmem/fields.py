@@ -32,7 +32,9 @@ def positive(default: Any, *, optional: bool = False) -> Any:
 
 def choice(*options: str) -> Any:
     """A field that takes one of ``options``, the first by default."""
-    return _checked(options[0], lambda v: v in options, f"one of {', '.join(options)}")
+    return _checked(
+        options[0], lambda v: isinstance(v, str) and v in options, f"one of {', '.join(options)}"
+    )
 
 
 def flag(default: bool) -> Any:

@@ -134,7 +134,7 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     """The settings of a nested mapping, as yaml gives it; what is missing keeps its default."""
     check_names(values, ["model", *_SECTIONS])
     model = plain(check_mapping(values.get("model") or {}, "model"), ModelConfig)
-    check_names(model, names(ModelConfig, "size"), "model")
+    check_names(model, names(ModelConfig), "model")
     parts: dict[str, Any] = {"model": model}
     for name, cls in _SECTIONS.items():
         section = check_mapping(values.get(name) or {}, name)

@@ -26,9 +26,7 @@ class VanillaTransformer(nn.Module):
         self.stats = ChannelStats(cfg.channels)
         self.tokenizer = Tokenizer(cfg)
         self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
-        self.layers = nn.ModuleList(
-            AttentionLayer(cfg.dim, cfg.heads, cfg.dropout) for _ in range(cfg.blocks)
-        )
+        self.layers = nn.ModuleList(AttentionLayer(cfg.dim, cfg.dropout) for _ in range(cfg.blocks))
         self.norm = Norm(cfg.dim)
 
     def forward(

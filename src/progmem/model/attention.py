@@ -79,9 +79,8 @@ class AttentionLayer(nn.Module):
     to the stream and runs the feed-forward sub-layer.
     """
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
         self.norm = Norm(dim)
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim)

@@ -122,7 +122,7 @@ class BlockStream:
         rows, q, k, v = (
             unfold_windows(t, cfg, count) for t in (state.rows, state.q, state.k, state.v)
         )
-        k, v = block.heads(k, rotated=True), block.heads(v)
+        k, v = block.as_heads(k, rotated=True), block.as_heads(v)
         carry = None
         if block.slots is not None and state.memory is not None:
             below = state.below[:, :count] if state.below is not None else self.first_memory
@@ -152,7 +152,7 @@ class BlockStream:
         state.window += count
         state.done = 0
         if state.below is not None:
-            state.below = state.below[:, count:]
+            state.below = state.below[:, count:].clone()
         return memory, alive
 
     def _open_rows(self, base: int) -> None:
@@ -163,8 +163,8 @@ class BlockStream:
         if length == state.done:
             return
         fresh = slice(start + state.done, None)
-        k = block.heads(state.k[:, None, start:], rotated=True)
-        v = block.heads(state.v[:, None, start:])
+        k = block.as_heads(state.k[:, None, start:], rotated=True)
+        v = block.as_heads(state.v[:, None, start:])
         carry = None
         if block.slots is not None and state.memory is not None:
             _, _, carry_k, carry_v = block.slots.read_carry(block.layer, state.memory)

@@ -28,8 +28,9 @@ class Keys(NamedTuple):
         return Keys(*(torch.cat(pair, dim=1) for pair in zip(self, other, strict=True)))
 
     def last(self, count: int) -> "Keys":
+        """The last ``count``, as copies: a view would keep all the others alive."""
         start = self.k.shape[1] - count
-        return Keys(*(t[:, start:] for t in self))
+        return Keys(*(t[:, start:].clone() for t in self))
 
 
 class NeighbourhoodEncoder(nn.Module):
@@ -41,7 +42,7 @@ class NeighbourhoodEncoder(nn.Module):
         self.heads = cfg.heads
         self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
         self.layers = nn.ModuleList(
-            AttentionLayer(cfg.dim, cfg.heads, cfg.dropout) for _ in range(cfg.encoder_layers)
+            AttentionLayer(cfg.dim, cfg.dropout) for _ in range(cfg.encoder_layers)
         )
         self.norm = Norm(cfg.dim)
 

@@ -37,7 +37,6 @@ def count_windows(cfg: ModelConfig, tokens: int) -> int:
 def windows_exist(cfg: ModelConfig, tokens: Tensor, windows: int) -> Tensor:
     """Which of the first ``windows`` windows series of ``tokens`` (B,) tokens have: (B, N)."""
     first = torch.tensor([tokens_until(cfg, w) for w in range(windows)], device=tokens.device)
-    first[:1] = 0  # every series has one window
     return tokens[:, None] >= first
 
 

@@ -221,6 +221,16 @@ def check_lengths(lengths: Any, batch: int, time: int) -> list[int]:
     return [int(n) for n in array]
 
 
+def check_finite(sequence: Tensor, rows: Sequence[int]) -> None:
+    """Refuse to hand out NaN: whatever is not finite in a series shows in its sequence vector."""
+    bad = ~sequence.isfinite().all(1)
+    if bool(bad.any()):
+        raise InputError(
+            f"series {rows[int(bad.nonzero()[0])]} gave values that are not finite in "
+            f"{sequence.dtype}; use a float32 or bfloat16 model, or rescale the data"
+        )
+
+
 def check_count(name: str, value: Any) -> None:
     if not is_whole(value) or value < 1:
         raise InputError(f"{name} must be a whole number from 1 up, got {value!r}")
@@ -228,10 +238,12 @@ def check_count(name: str, value: Any) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside, the mode it had afterwards."""
-    training = model.training
-    model.eval()
+    """Eval mode inside; afterwards every part is in the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True

@@ -47,7 +47,7 @@ class PMABlock(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.token_gate = TokenGate(cfg.dim) if block > 0 else None  # at block 1 both sides agree
-        self.layer = AttentionLayer(cfg.dim, cfg.heads, cfg.dropout)
+        self.layer = AttentionLayer(cfg.dim, cfg.dropout)
         self.slots = MemorySlots(cfg, block) if cfg.slots else None
         self.segment = nn.Parameter(0.02 * torch.randn(cfg.dim)) if cfg.slots else None
         self.aggregator = OverlapAggregator(cfg)
@@ -80,7 +80,7 @@ class PMABlock(nn.Module):
         """W^out (B, N, W, D) and the scanned memory, from M-bar (B or 1, N or 1, n, D)."""
         B, N = layout.windows.shape
         rows, q, k, v = (unfold_windows(t, self.cfg, N) for t in gated)  # (B, N, W, D)
-        k, v = self.heads(k, rotated=True), self.heads(v)
+        k, v = self.as_heads(k, rotated=True), self.as_heads(v)
         scanned, carry = None, None
         if self.slots is not None and bar is not None:
             state = self.slots.start(B)
@@ -91,7 +91,7 @@ class PMABlock(nn.Module):
         valid = layout.in_window if layout.gaps else None
         return self.attend_rows(rows, q, k, v, carry, valid), scanned
 
-    def heads(self, x: Tensor, *, rotated: bool = False, start: int = 0) -> Tensor:
+    def as_heads(self, x: Tensor, *, rotated: bool = False, start: int = 0) -> Tensor:
         """(..., T, D) -> (..., H, T, d), at positions ``start``.. of its window if ``rotated``."""
         x = split_heads(x, self.cfg.heads)
         return rotate(x, start) if rotated else x
@@ -121,7 +121,7 @@ class PMABlock(nn.Module):
         if carry is not None:
             k, v = (torch.cat(pair, dim=3) for pair in zip(carry, (k, v), strict=True))
             mask = torch.cat([mask.new_ones(*mask.shape[:-1], k.shape[3] - T), mask], dim=-1)
-        attended = attend(self.heads(q, rotated=True, start=T - P), k, v, mask)
+        attended = attend(self.as_heads(q, rotated=True, start=T - P), k, v, mask)
         return self.layer.complete(rows, attended)
 
     def pool(self, copies: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:

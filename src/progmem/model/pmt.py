@@ -16,7 +16,14 @@ from progmem.model.batches import blank_encoding, encode_rows, moments_for, writ
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import ChannelStats, Series, check_count, check_tensor, evaluating
+from progmem.model.inputs import (
+    ChannelStats,
+    Series,
+    check_count,
+    check_finite,
+    check_tensor,
+    evaluating,
+)
 from progmem.model.pma import PMABlock, lay_out
 from progmem.model.tokenizer import Tokenizer
 
@@ -99,8 +106,8 @@ class PMT(nn.Module):
             lengths: samples of each series, if an array is padded on the right.
             batch_size: series encoded at a time.
             chunk: samples of each series taken in at a time. The numbers stay the same; memory is
-                needed for the result and one chunk. None: whole series, or chunks that keep a
-                batch at 262,144 samples where it would hold more.
+                needed for the result and one chunk. None: whole series, or, where a batch would
+                hold more than 262,144 samples, chunks of that many in all, of 4,096 each at least.
         """
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)
@@ -118,6 +125,7 @@ class PMT(nn.Module):
                     write(out, rows, part)
                 else:
                     encode_in_chunks(self, series, rows, out, moments=moments, chunk=chunk)
+        check_finite(out.sequence, range(len(series)))
         return out
 
     def save(self, folder: str | Path) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,44 +17,58 @@ from progmem.errors import ConfigError, ModelFolderError
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
 
-WEIGHTS, CONFIG, MANIFEST = "model.safetensors", "config.json", "manifest.json"
+MANIFEST = "manifest.json"
 FORMAT = "progmem model 1"
+ROLES = {"weights": ("model-", ".safetensors"), "config": ("config-", ".json")}
+UNFINISHED = ".progmem-"  # what a file is called until it is whole
 
 
 def save(model: "PMT", folder: Path) -> None:
-    """Write ``model`` into ``folder``, whose manifest comes last and vouches for the rest."""
+    """Write ``model`` into ``folder``; one that was there before counts until this one is whole.
+
+    Files are named by their content and the manifest, written last, says which ones count.
+    """
     if folder.is_file():
         raise ModelFolderError(f"{folder} is a file; save a model into a folder of its own")
-    if folder.exists() and not (folder / MANIFEST).is_file() and any(folder.iterdir()):
+    if folder.exists() and not all(_is_ours(path.name) for path in folder.iterdir()):
         raise ModelFolderError(f"{folder} holds other files; save a model into a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    contents = {
-        WEIGHTS: save_tensors(tensors),
-        CONFIG: to_json(model.cfg.to_dict()),
-    }
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    contents[MANIFEST] = to_json({"format": FORMAT, "sha256": sums})
-    for name, data in contents.items():
-        write_file(folder / name, data)
+    contents = {"weights": save_tensors(tensors), "config": to_json(model.cfg.to_dict())}
+    files = {}
+    for role, data in contents.items():
+        digest = hashlib.sha256(data).hexdigest()
+        files[role] = {"name": digest[:12].join(ROLES[role]), "sha256": digest}
+        write_file(folder / files[role]["name"], data)
+    write_file(folder / MANIFEST, to_json({"format": FORMAT, "files": files}))
+    for path in folder.iterdir():
+        if path.name not in {MANIFEST, *(file["name"] for file in files.values())}:
+            path.unlink()
+
+
+def _is_ours(name: str) -> bool:
+    named = any(name.startswith(start) and name.endswith(end) for start, end in ROLES.values())
+    return named or name == MANIFEST or name.startswith(UNFINISHED)
 
 
 def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
-    """The model that ``PMT.save`` wrote, every byte checked against the manifest."""
+    """The model that ``PMT.save`` wrote, its files checked against the manifest."""
     from progmem.model.pmt import PMT
 
     folder = Path(folder)
-    sums = _read_manifest(folder)
-    contents = {name: _read(folder, name) for name in (WEIGHTS, CONFIG)}
-    for name, data in contents.items():
-        if hashlib.sha256(data).hexdigest() != sums.get(name):
+    contents = {}
+    for role, file in _read_manifest(folder).items():
+        contents[role] = _read(folder, file["name"])
+        if hashlib.sha256(contents[role]).hexdigest() != file["sha256"]:
             raise ModelFolderError(
-                f"{folder / name} is damaged, or {MANIFEST} is: the sha256 there is not the file's"
+                f"{folder / file['name']} is damaged, or {MANIFEST} is: the sha256 there is not "
+                "the file's"
             )
     try:
-        cfg = ModelConfig.from_dict(json.loads(contents[CONFIG]))
-        tensors = load_tensors(contents[WEIGHTS])
-        model = PMT(cfg)
+        cfg = ModelConfig.from_dict(json.loads(contents["config"]))
+        tensors = load_tensors(contents["weights"])
+        with torch.random.fork_rng(devices=[]):  # loading draws nothing from the caller's numbers
+            model = PMT(cfg)
         dtypes = {tensors[name].dtype for name, _ in model.named_parameters()}
         if len(dtypes) == 1:
             model.to(dtypes.pop())
@@ -66,7 +79,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
     return model.to(device)
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, dict[str, str]]:
     if folder.is_file():
         raise ModelFolderError(f"{folder} is a file; give the folder it lies in")
     if not folder.is_dir():
@@ -75,12 +88,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise ModelFolderError(f"{folder} is not a progmem model folder: it has no {MANIFEST}")
     try:
         manifest = json.loads(_read(folder, MANIFEST))
-        form, sums = manifest["format"], dict(manifest["sha256"])
-    except (ValueError, KeyError, TypeError) as error:
+        if manifest["format"] != FORMAT:
+            raise ModelFolderError(
+                f"{folder} has format {manifest['format']!r}; this version reads {FORMAT!r}"
+            )
+        files = {role: dict(manifest["files"][role]) for role in ROLES}
+        good = all(_is_ours(file["name"]) and file["sha256"] for file in files.values())
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ModelFolderError(f"{folder / MANIFEST} is damaged: {error!r}") from error
-    if form != FORMAT:
-        raise ModelFolderError(f"{folder} has format {form!r}; this version reads {FORMAT!r}")
-    return sums
+    if not good or any("/" in file["name"] for file in files.values()):
+        raise ModelFolderError(f"{folder / MANIFEST} is damaged: it names other files")
+    return files
 
 
 def _read(folder: Path, name: str) -> bytes:
@@ -92,16 +110,16 @@ def _read(folder: Path, name: str) -> bytes:
 
 def write_file(path: Path, data: bytes) -> None:
     """Replace ``path`` whole or not at all, whatever happens meanwhile."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with unfinished.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(unfinished, path)
         _sync_folder(path.parent)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
 
 

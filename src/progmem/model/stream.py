@@ -19,6 +19,7 @@ from progmem.model.inputs import (
     as_array,
     as_float64,
     check_count,
+    check_finite,
     check_samples,
     clean,
     evaluating,
@@ -47,12 +48,11 @@ class Stream:
         self.tokens = 0  # given out
         self.windows = 0  # given out
         self.ended = False
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), evaluating(model):
             self.backbone = BackboneStream(model, batch_size)
-        encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
-        self.before = [encoder.no_keys(like, encoder.reach) for _ in encoder.layers]
-        self.recent = [encoder.no_keys(like, horizon) for _ in encoder.layers]  # rings
-        with torch.no_grad(), evaluating(model):
+            encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
+            self.before = [encoder.no_keys(like, encoder.reach) for _ in encoder.layers]
+            self.recent = [encoder.no_keys(like, horizon) for _ in encoder.layers]  # rings
             self.sequence = self._summarise()
 
     def push(self, chunk: Any) -> Encoding:
@@ -71,6 +71,7 @@ class Stream:
         values = torch.zeros(self.batch_size, 0, self.model.cfg.channels, dtype=torch.float64)
         return self._advance(values, ended=True)
 
+    @torch.inference_mode(False)
     @torch.no_grad()
     def _advance(self, values: Tensor, *, ended: bool) -> Encoding:
         if self.ended:
@@ -82,6 +83,7 @@ class Stream:
         with evaluating(self.model):
             final = self.backbone.push(x, observed, ended=ended)
             tokens = self._refine(final)
+        check_finite(self.sequence, rows)
         self.samples += x.shape[1]
         self.ended = ended
         return self._encoding(tokens, final)
@@ -97,7 +99,7 @@ class Stream:
             tokens, keys = encoder.refine(layer, tokens, valid, self.before[i])
             self.before[i] = self.before[i].then(keys).last(encoder.reach)
             for ring, new in zip(self.recent[i], keys, strict=True):
-                ring[:, slot % self.horizon] = new[:, -self.horizon :]
+                ring[:, slot % self.horizon] = new[:, -self.horizon :].to(ring.dtype)
         self.sequence = self._summarise()
         return encoder.finish(tokens, valid)
 
@@ -117,7 +119,7 @@ class Stream:
         return Encoding(
             tokens=tokens,
             memory=final.memory,
-            sequence=self.sequence,
+            sequence=self.sequence.clone(),
             eos=None if memory is None else memory.mean(1),
             token_mask=final.valid,
             window_mask=final.alive,
