@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from progmem.config import ModelConfig
+from progmem.config import LONGEST_TRAINING_WINDOW, ModelConfig
 from progmem.errors import ConfigError
 from progmem.fields import (
     check_fields,
@@ -35,8 +35,17 @@ PRESETS = {  # view strengths by name; which fits is a property of the data, see
 class DataConfig:
     """How recordings become training rows."""
 
-    window: int = whole(512, 1)  # samples of a row cut from a recording of more than 2,048
+    longest: int = whole(LONGEST_TRAINING_WINDOW, 1, LONGEST_TRAINING_WINDOW + 1)
+    window: int = whole(512, 1)  # samples of a row cut from a recording of more than ``longest``
+    hop: int = whole(0, 0)  # samples between such rows; 0: the window's length
     sampling_rate: float | None = positive(None, optional=True)  # samples a second
+
+    def __post_init__(self) -> None:
+        check_fields(self, "data")
+        if self.window > self.longest:
+            raise ConfigError(
+                f"data.window must be in 1..{self.longest} (data.longest), got {self.window}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def interpolate_knots(knots: Tensor, lengths: Tensor, length: int) -> Tensor:
     """A smooth curve (B, L, C) through knots (B, k, C) spread evenly over each series."""
     k = knots.shape[1]
     last = (lengths - 1).clamp(min=1)[:, None]
-    place = torch.arange(length, device=knots.device) / last * (k - 1)  # (B, L)
+    place = torch.arange(length, device=knots.device, dtype=knots.dtype) / last * (k - 1)  # (B, L)
     left = place.floor().long().clamp(0, k - 2)
     u = (place - left).clamp(0, 1)
     u = (u * u * (3 - 2 * u))[..., None]  # no corners at the knots

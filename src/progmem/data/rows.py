@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.config import LONGEST_TRAINING_WINDOW, ModelConfig
+from progmem.config import ModelConfig
 from progmem.data.collection import Recording
 from progmem.errors import InputError
 from progmem.model.inputs import ChannelStats, Moments, Series, clean
+from progmem.settings import DataConfig
 
 
 class Batch(NamedTuple):
@@ -27,17 +28,18 @@ class Batch(NamedTuple):
 class Rows:
     """Where each training row lies: recording, first sample, length."""
 
-    def __init__(self, recordings: Sequence[Recording], window: int) -> None:
+    def __init__(self, recordings: Sequence[Recording], cfg: DataConfig) -> None:
         self.recordings = recordings
+        window, hop = cfg.window, cfg.hop or cfg.window
         places = []
         for i, recording in enumerate(recordings):
             length = len(recording.values)
-            if length <= LONGEST_TRAINING_WINDOW:
+            if length <= cfg.longest:
                 places.append((i, 0, length))
                 continue
-            starts = list(range(0, length - window + 1, window))
+            starts = list(range(0, length - window + 1, hop))
             if starts[-1] + window < length:
-                starts.append(length - window)  # the tail; its rows overlap and never repel
+                starts.append(length - window)  # the tail; rows that overlap never repel
             places += [(i, start, window) for start in starts]
         self.recording, self.start, self.length = torch.tensor(places).T
         self.gaps = any(_has_nan(recording.values) for recording in recordings)

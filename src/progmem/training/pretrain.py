@@ -46,7 +46,7 @@ def pretrain(
     on one that has finished it returns the model.
     """
     recordings = read_recordings(source) if isinstance(source, Path) else source
-    rows = Rows(recordings, cfg.data.window)
+    rows = Rows(recordings, cfg.data)
     model_cfg = model_for(rows, cfg)
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:

@@ -1,0 +1,125 @@
+"""Embeddings of recordings on disk: every level with its spans, masks and series, memory-mapped.
+
+Shapes: R recordings, T tokens and V windows of all of them, n slots, D width.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from progmem.data.collection import Recording
+from progmem.encoding import Encoding
+from progmem.errors import InputError
+from progmem.model.batches import moments_for
+from progmem.model.chunks import encode_in_chunks
+from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.model.inputs import Series, check_finite, evaluating
+from progmem.model.pmt import PMT
+from progmem.model.saving import to_json, write_file
+
+CHUNK = 65_536  # samples
+
+
+@torch.no_grad()
+def embed(
+    model: PMT,
+    recordings: Sequence[Recording],
+    out: Path,
+    *,
+    sampling_rate: float | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Write the three levels of all recordings into the new folder ``out``.
+
+    sequence.npy is (R, D) and eos.npy too; tokens.npy (T, D) and memory.npy (V, n, D) hold all
+    recordings one after the other, beside the series each row belongs to, its span in samples (in
+    seconds too, if ``sampling_rate`` is given) and whether anything of it was observed.
+    series.json names the recordings.
+    """
+    if out.exists():
+        raise InputError(f"{out} exists already; give a new folder")
+    series = Series([r.values for r in recordings], None, model.cfg)
+    unfinished = out.with_name(f".{out.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        files = _Files(unfinished, model, series.lengths, sampling_rate)
+        with evaluating(model):
+            for i, recording in enumerate(recordings):
+                one = Series([recording.values], None, model.cfg)
+                moments = moments_for(model.cfg, model.stats, one, [0])
+                part = files.part(i)
+                encode_in_chunks(model, one, [0], part, moments=moments, chunk=CHUNK)
+                check_finite(part.sequence, [i])
+                say(f"{i + 1}/{len(recordings)} {recording.name}: {series.lengths[i]} samples")
+        names = [r.name for r in recordings]
+        note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}
+        write_file(unfinished / "series.json", to_json(note))
+        unfinished.rename(out)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+class _Files:
+    """Arrays on disk for all recordings, of which each recording fills its part."""
+
+    def __init__(
+        self, folder: Path, model: PMT, lengths: Sequence[int], rate: float | None
+    ) -> None:
+        cfg = model.cfg
+        tokens = [count_tokens(cfg, length) for length in lengths]
+        windows = [count_windows(cfg, count) for count in tokens]
+        self.token_ends, self.window_ends = (
+            np.cumsum([0, *counts]) for counts in (tokens, windows)
+        )
+        self.arrays: dict[str, Any] = {}
+        R, T, V, n, D = len(lengths), sum(tokens), sum(windows), cfg.slots, cfg.dim
+        for name, shape, kind in (
+            ("tokens", (T, D), "float32"),
+            ("memory", (V, n, D), "float32"),
+            ("sequence", (R, D), "float32"),
+            ("eos", (R, D), "float32"),
+            ("token_mask", (T,), "bool"),
+            ("window_mask", (V,), "bool"),
+        ):
+            if n or name not in ("memory", "eos"):
+                create: Any = np.lib.format.open_memmap
+                self.arrays[name] = create(folder / f"{name}.npy", "w+", kind, shape)
+        for level, counts, spans in (
+            ("token", tokens, [token_spans(cfg, 0, k) for k in tokens]),
+            (
+                "window",
+                windows,
+                [window_spans(cfg, 0, v, tokens=k) for v, k in zip(windows, tokens, strict=True)],
+            ),
+        ):
+            np.save(folder / f"{level}_series.npy", np.repeat(np.arange(R), counts))
+            np.save(folder / f"{level}_spans.npy", torch.cat(spans).numpy())
+            if rate is not None:
+                np.save(folder / f"{level}_times.npy", torch.cat(spans).numpy() / rate)
+
+    def part(self, i: int) -> Encoding:
+        """The arrays of recording ``i`` as an Encoding of one series, to be written into."""
+
+        def cut(name: str, ends: np.ndarray | None) -> Any:
+            if name not in self.arrays:
+                return None
+            start, stop = (i, i + 1) if ends is None else (ends[i], ends[i + 1])
+            values = torch.from_numpy(self.arrays[name][start:stop])
+            return values if ends is None else values[None]
+
+        return Encoding(
+            tokens=cut("tokens", self.token_ends),
+            memory=cut("memory", self.window_ends),
+            sequence=cut("sequence", None),
+            eos=cut("eos", None),
+            token_mask=cut("token_mask", self.token_ends),
+            window_mask=cut("window_mask", self.window_ends),
+            token_spans=torch.empty(0, 2),
+            window_spans=None,
+        )

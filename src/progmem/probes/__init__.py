@@ -1,0 +1,1 @@
+"""What frozen representations are good for; every probe takes any `progmem.Encoder`."""

@@ -1,0 +1,1 @@
+"""Pictures and a page that holds them."""

@@ -1,0 +1,59 @@
+"""One self-contained page: text, tables and pictures in a single file."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from progmem.model.saving import write_file
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+img { max-width: 100%; } h2 { margin-top: 2.5rem; }
+table { border-collapse: collapse; } td, th { padding: .25rem .8rem; text-align: right; }
+th { border-bottom: 1px solid #999; } td:first-child, th:first-child { text-align: left; }
+"""
+
+
+class Part(NamedTuple):
+    """A section of the page."""
+
+    title: str
+    text: str
+    figure: Figure | None = None
+    table: Sequence[Sequence[str]] | None = None  # first row: headings
+
+
+def write_report(path: Path, title: str, lead: str, parts: Sequence[Part]) -> None:
+    """Write the page; pictures are inside it."""
+    body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(lead)}</p>"]
+    for part in parts:
+        body.append(f"<h2>{html.escape(part.title)}</h2>")
+        body.append(f"<p>{html.escape(part.text)}</p>")
+        if part.table is not None:
+            body.append(_table(part.table))
+        if part.figure is not None:
+            body.append(_picture(part.figure, part.title))
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
+        f"</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+    write_file(path, page.encode())
+
+
+def _picture(figure: Figure, title: str) -> str:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=110)
+    text = base64.b64encode(data.getvalue()).decode()
+    return f'<img alt="{html.escape(title)}" src="data:image/png;base64,{text}">'
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    head, *body = rows
+    lines = ["<tr>" + "".join(f"<th>{html.escape(c)}</th>" for c in head) + "</tr>"]
+    lines += ["<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in body]
+    return f"<table>{''.join(lines)}</table>"
