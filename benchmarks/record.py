@@ -14,12 +14,12 @@ import progmem
 RESULTS = Path("results")
 
 
-def environment(device: str = "cpu") -> dict[str, Any]:
-    """Commit, versions and device of this run."""
+def environment(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
+    """Commit (given where there is no repository), versions and device of this run."""
     name = torch.cuda.get_device_name() if device == "cuda" else platform.machine() + " CPU"
     return {
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": commit or _git("rev-parse", "HEAD"),
+        "dirty": commit is None and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "versions": {
             "progmem": progmem.__version__,
             "python": platform.python_version(),

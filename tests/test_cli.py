@@ -1,6 +1,10 @@
 """The command: its version, its demonstration, and one helpful line for bad use."""
 
+import numpy as np
 import pytest
+import torch
+import yaml
+from training_setup import SETTINGS, made_recordings
 
 import progmem
 from progmem.cli import main
@@ -13,11 +17,32 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"progmem {progmem.__version__}\n"
 
 
-def test_the_demo_shows_three_levels_and_a_stream_that_agrees(capsys):
-    assert main(["demo"]) == 0
-    out = capsys.readouterr().out
-    assert all(level in out for level in ("tokens", "memory", "sequence"))
-    assert float(out.split("largest difference ")[1].split()[0]) < 1e-5
+def test_settings_can_be_shown(capsys):
+    assert main(["pretrain", "x.npy", "-o", "run", "--print-config", "train.lr=1e-3"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["train"]["lr"] == 1e-3 and set(shown) == {
+        "model",
+        "data",
+        "views",
+        "loss",
+        "train",
+    }
+
+
+def test_pretrain_and_embed_from_files(tmp_path, capsys):
+    data = tmp_path / "data"
+    data.mkdir()
+    for recording in made_recordings():
+        np.save(data / f"{recording.name}.npy", recording.values)
+    config = tmp_path / "config.yaml"
+    config.write_text("train:\n  epochs: 1\n  lr: 1e-3\n")
+    run, out = tmp_path / "run", tmp_path / "out"
+    overrides = [text for text in SETTINGS if not text.startswith(("train.epochs", "train.lr"))]
+    assert main(["pretrain", str(data), "-o", str(run), "-c", str(config), *overrides]) == 0
+    assert main(["embed", str(run / "model"), str(data), "-o", str(out)]) == 0
+    assert np.load(out / "sequence.npy").shape == (20, 16)
+    assert main(["pretrain", str(data), "-o", str(run), "-c", str(config), *overrides]) == 0
+    assert "has finished its 3 steps" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -26,6 +51,10 @@ def test_the_demo_shows_three_levels_and_a_stream_that_agrees(capsys):
         ([], "the following arguments are required: COMMAND"),
         (["dmeo"], "invalid choice: 'dmeo'"),
         (["demo", "extra"], "unrecognized arguments: extra"),
+        (["demo", "a.b=1"], "unrecognized arguments: a.b=1"),
+        (["pretrain", "x.npy"], "the following arguments are required: -o/--out"),
+        (["pretrain", "x.npy", "-o", "r", "epochs"], "unrecognized arguments: epochs"),
+        (["embed", "m", "x", "-o", "o", "--sampling-rate", "a"], "invalid float value: 'a'"),
     ],
 )
 def test_bad_use_gives_one_line_and_exit_code_2(arguments, message, capsys):
@@ -35,3 +64,56 @@ def test_bad_use_gives_one_line_and_exit_code_2(arguments, message, capsys):
     printed = capsys.readouterr().err
     assert printed.startswith("progmem: ") and message in printed
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["pretrain", "nowhere.npy"], "there is no nowhere.npy; give a .npy, .npz or .csv file"),
+        (["pretrain", "x.npy", "trian.epochs=3"], "unknown setting 'trian'; did you mean 'train'?"),
+        (["pretrain", "x.npy", "train.epoch=3"], "did you mean 'train.epochs'?"),
+        (["pretrain", "x.npy", "train=3"], "must be section.key=value, e.g. train.epochs=20"),
+        (["pretrain", "x.npy", "train.epochs=0"], "train.epochs must be a whole number from 1 up"),
+        (["pretrain", "x.npy", "train.epochs=[1"], "has a value that is not yaml"),
+        (["pretrain", "x.npy", "train.lr=fast"], "train.lr must be a number above 0, got 'fast'"),
+        (["pretrain", "x.npy", "train.lr_end=1"], "train.lr_end must be at most train.lr"),
+        (
+            ["pretrain", "x.npy", "train.precision=16"],
+            "must be one of auto, 32, bf16, 64, got '16'",
+        ),
+        (["pretrain", "x.npy", "train.device=cuda"], "no GPU is available here"),
+        (["pretrain", "x.npy", "views.preset=wild"], "must be one of gentle, medium, strong"),
+        (["pretrain", "x.npy", "views.crop=1"], "views.crop must be in [0, 1), got 1"),
+        (["pretrain", "x.npy", "loss.icl=-1"], "loss.icl must be a number from 0 up, got -1"),
+        (
+            ["pretrain", "x.npy", "loss.icl=0", "loss.pcl=0", "loss.hgcl=0"],
+            "nothing would be learnt",
+        ),
+        (["pretrain", "x.npy", "loss.hgcl_form=new"], "one of printed, soft_positive, got 'new'"),
+        (
+            ["pretrain", "x.npy", "data.window=4000"],
+            "data.window must be in 1..2048 (data.longest)",
+        ),
+        (["pretrain", "x.npy", "data.sampling_rate=0"], "must be a number above 0 or null, got 0"),
+        (["pretrain", "x.npy", "model.slots=-1"], "model.slots must be a whole number from 0 up"),
+        (["pretrain", "x.npy", "-c", "nowhere.yaml"], "nowhere.yaml cannot be read: No such file"),
+        (["pretrain", "x.npy", "-c", "bad.yaml"], "bad.yaml is not yaml"),
+        (["pretrain", "x.npy", "-c", "list.yaml"], "list.yaml must be a mapping of settings"),
+        (["embed", "nowhere", "x.npy"], "there is no model folder nowhere"),
+        (["embed", ".", "x.npy"], "is not a progmem model folder"),
+    ],
+)
+def test_bad_input_gives_one_line_exit_code_2_and_no_folder(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((9, 48, 2)))
+    (tmp_path / "bad.yaml").write_text("a: [")
+    (tmp_path / "list.yaml").write_text("- a")
+    if torch.cuda.is_available() and "train.device=cuda" in arguments:
+        return
+    assert main([*arguments, "-o", "out"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("progmem: ") and message in printed, printed
+    assert printed.count("\n") == 1
+    assert not (tmp_path / "out").exists()

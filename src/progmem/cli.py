@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("-o", "--out", type=Path, required=True, help="folder of the run")
     p.add_argument("-c", "--config", type=Path, help="yaml file of settings")
     p.add_argument("--print-config", action="store_true", help="show all settings and stop")
-    p.add_argument("overrides", nargs="*", metavar="section.key=value")
+    p.usage = "progmem pretrain DATA -o RUN [-c CONFIG.yaml] [section.key=value ...]"
     p.set_defaults(run=_pretrain)
 
     p = commands.add_parser("embed", help="write the three levels of recordings to a folder")
@@ -42,7 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--sampling-rate", type=float, help="samples a second: spans as times too")
     p.set_defaults(run=_embed)
 
-    chosen = parser.parse_args(arguments)
+    chosen, rest = parser.parse_known_args(arguments)
+    chosen.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
+    if len(chosen.overrides) < len(rest) or (rest and chosen.command != "pretrain"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         chosen.run(chosen)
     except (ConfigError, InputError, ModelFolderError) as error:

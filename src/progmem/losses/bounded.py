@@ -1,4 +1,4 @@
-"""Sums over many anchors in bounded memory."""
+"""Sums over many anchors in bounded memory, and means over some of many negatives."""
 
 from collections.abc import Callable
 
@@ -30,3 +30,8 @@ def sum_in_pieces(
         total = part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
     assert total is not None
     return total
+
+
+def mean_over(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean of the last axis where ``mask``; 0 where there is nothing."""
+    return (values * mask).sum(-1) / mask.sum(-1).clamp(min=1)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match
-from progmem.losses.bounded import sum_in_pieces
+from progmem.losses.bounded import mean_over, sum_in_pieces
 from progmem.model.geometry import unfold_windows
 
 FORMS = ("printed", "soft_positive")
@@ -44,6 +44,7 @@ class HGCLSums(NamedTuple):
     anchors: Tensor
     bucket_share: Tensor
     negative_share: Tensor
+    gap: Tensor  # cosine with the positive minus mean cosine with the negatives
 
 
 def token_level(
@@ -80,10 +81,8 @@ def token_level(
         local = _pick(similarity.flatten(1), token[..., None] * K + near)  # (b, N, W, W)
         pull = local.diagonal(dim1=-2, dim2=-1)  # offset 0 is the match itself
         q = weight * there * (offset != 0)
-        push = _log_negatives(level, rows, temperature)  # (b, K)
-        return _bucket(
-            pull, (q * local).sum(-1), q.sum(-1), _pick(push, token), found, temperature, form
-        )
+        push, away = (_pick(t, token) for t in _negatives(level, rows, temperature))
+        return _bucket(pull, (q * local).sum(-1), q.sum(-1), push, away, found, temperature, form)
 
     return HGCLSums(*sum_in_pieces(term, B, cost=K * K + N * W * W + K * level.negatives.shape[1]))
 
@@ -106,8 +105,9 @@ def window_level(
             * level.key_valid[rows, None]
             * (apart != 0)
         )
-        push = _log_negatives(level, rows, temperature)
-        return _bucket(pull, (q * similarity).sum(-1), q.sum(-1), push, found, temperature, form)
+        push, away = _negatives(level, rows, temperature)
+        total, mass = (q * similarity).sum(-1), q.sum(-1)
+        return _bucket(pull, total, mass, push, away, found, temperature, form)
 
     return HGCLSums(*sum_in_pieces(term, B, cost=N * (N + level.negatives.shape[1])))
 
@@ -120,9 +120,16 @@ def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Te
 
 
 def _bucket(
-    pull: Tensor, bucket: Tensor, mass: Tensor, push: Tensor, found: Tensor, tau: float, form: str
+    pull: Tensor,
+    bucket: Tensor,
+    mass: Tensor,
+    push: Tensor,
+    away: Tensor,
+    found: Tensor,
+    tau: float,
+    form: str,
 ) -> tuple[Tensor, ...]:
-    """Summed loss, anchors, and shares, from s_p, T, sum q and log sum_n e^{s_n / tau}."""
+    """The sums, from s_p, T, sum q, log sum_n e^{s_n / tau} and the mean of s_n."""
     found = found & push.isfinite()
     push = push.masked_fill(~found, 0.0)
     if form == "printed":
@@ -133,16 +140,19 @@ def _bucket(
         near = (mean / tau).masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
         numerator = torch.logaddexp(pull / tau, near)
     denominator = torch.logsumexp(torch.stack([pull / tau, near, push]), dim=0)
-    values = (denominator - numerator, (near - denominator).exp(), (push - denominator).exp())
-    loss, near_share, push_share = (torch.where(found, v, 0.0).sum() for v in values)
-    return loss, found.sum().to(loss.dtype), near_share.detach(), push_share.detach()
+    loss = torch.where(found, denominator - numerator, 0.0).sum()
+    with torch.no_grad():
+        told = ((near - denominator).exp(), (push - denominator).exp(), pull - away)
+        shares = (torch.where(found, value, 0.0).sum() for value in told)
+        return loss, found.sum().to(loss.dtype), *shares
 
 
-def _log_negatives(level: Level, rows: slice, temperature: float) -> Tensor:
-    """log sum_n exp(s_n / tau) of each anchor, (b, T); -inf where a sequence has no negatives."""
-    logits = level.anchors[rows] @ level.negatives[rows].mT / temperature  # (b, T, M)
-    logits = logits.masked_fill(~level.negative_mask[rows, None], -float("inf"))
-    return torch.logsumexp(logits, dim=-1)
+def _negatives(level: Level, rows: slice, temperature: float) -> tuple[Tensor, Tensor]:
+    """log sum_n e^{s_n / tau} of each anchor, -inf without negatives, and mean s_n: (b, T) both."""
+    cosine = level.anchors[rows] @ level.negatives[rows].mT  # (b, T, M)
+    mask = level.negative_mask[rows, None]
+    logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
+    return torch.logsumexp(logits, dim=-1), mean_over(cosine.detach(), mask)
 
 
 def _gaussian(distance: Tensor, sigma: float) -> Tensor:

@@ -3,14 +3,17 @@
 Shapes: A anchors, G keys (both views of all series), D width.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def icl_loss(
     anchors: Tensor, keys: Tensor, *, positive: Tensor, mask: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """Summed InfoNCE of projected CLS vectors, and the number of anchors.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Summed InfoNCE of projected CLS vectors, the number of anchors, and their summed gaps.
+
+    An anchor's gap is the cosine with its positive minus the mean cosine with its negatives.
 
     Args:
         anchors: (A, D), need not be normalised.
@@ -20,7 +23,11 @@ def icl_loss(
 
     Equal vectors everywhere give log(keys in the denominator) an anchor, the value of not knowing.
     """
-    logits = F.normalize(anchors, dim=1) @ F.normalize(keys, dim=1).T / temperature  # (A, G)
-    logits = logits.masked_fill(~mask, -float("inf"))
-    each = F.cross_entropy(logits, positive, reduction="sum")
-    return each, mask.new_tensor(len(anchors), dtype=anchors.dtype)
+    cosine = F.normalize(anchors, dim=1) @ F.normalize(keys, dim=1).T  # (A, G)
+    logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
+    total = F.cross_entropy(logits, positive, reduction="sum")
+    with torch.no_grad():
+        pull = cosine.gather(1, positive[:, None]).squeeze(1)
+        others = mask.sum(1) - 1  # the positive is in the mask
+        push = ((cosine * mask).sum(1) - pull) / others.clamp(min=1)
+    return total, mask.new_tensor(len(anchors), dtype=anchors.dtype), (pull - push).sum()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.losses.bounded import sum_in_pieces
+from progmem.losses.bounded import mean_over, sum_in_pieces
 
 
 def pcl_loss(
@@ -20,8 +20,8 @@ def pcl_loss(
     negatives: Tensor,
     negative_mask: Tensor,
     temperature: float,
-) -> tuple[Tensor, Tensor]:
-    """Summed InfoNCE of memory slots, and the number of anchors it was taken over.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Summed InfoNCE of memory slots, the number of anchors, and their summed gaps (see ICL).
 
     Args:
         anchors: slots of one view, (B, A, D).
@@ -40,11 +40,13 @@ def pcl_loss(
     def term(rows: slice) -> tuple[Tensor, ...]:
         pull = (anchors[rows] * positives[rows]).sum(-1, keepdim=True)  # (B, A, 1)
         push = anchors[rows] @ negatives[rows].mT  # (B, A, M)
-        push = push.masked_fill(~negative_mask[rows, None], -float("inf"))
-        logits = torch.cat([pull, push], dim=-1) / temperature
+        allowed = push.masked_fill(~negative_mask[rows, None], -float("inf"))
+        logits = torch.cat([pull, allowed], dim=-1) / temperature
         each = torch.logsumexp(logits, dim=-1) - logits[..., 0]  # (B, A)
-        return (torch.where(valid[rows], each, 0.0).sum(),)
+        away = mean_over(push.detach(), negative_mask[rows, None])
+        gap = pull.detach().squeeze(-1) - away
+        return torch.where(valid[rows], each, 0.0).sum(), torch.where(valid[rows], gap, 0.0).sum()
 
     cost = anchors.shape[1] * negatives.shape[1]
-    (total,) = sum_in_pieces(term, len(anchors), cost=cost)
-    return total, valid.sum().to(total.dtype)
+    total, gaps = sum_in_pieces(term, len(anchors), cost=cost)
+    return total, valid.sum().to(total.dtype), gaps

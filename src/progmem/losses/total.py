@@ -81,14 +81,14 @@ def total_loss(
     model: ModelConfig,
     pcl_temperature: float,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss to be differentiated, and its parts: unweighted terms and shares of HGCL."""
+    """The loss to be differentiated, and its parts: unweighted terms, gaps, shares of HGCL."""
     parts: dict[str, Tensor] = {}
     if cfg.icl:
-        parts["icl"] = _icl(views, drawn, group, cfg)
+        parts |= _icl(views, drawn, group, cfg)
     directions = (views, views[::-1])
     if cfg.pcl:
-        each = [_pcl(a, k, drawn, group, model, pcl_temperature) for a, k in directions]
-        parts["pcl"] = torch.stack(each).mean()
+        both = [_pcl(a, k, drawn, group, model, pcl_temperature) for a, k in directions]
+        parts |= {name: torch.stack([one[name] for one in both]).mean() for name in both[0]}
     if cfg.hgcl:
         sums = [_hgcl(a, k, drawn, group, cfg, model) for a, k in directions]
         parts |= {name: torch.stack([s[name] for s in sums]).mean() for name in sums[0]}
@@ -102,7 +102,9 @@ def _mean(total: Tensor, anchors: Tensor, group: Group) -> Tensor:
     return total / group.total(anchors).clamp(min=1)
 
 
-def _icl(views: tuple[Embedded, Embedded], drawn: Drawn, group: Group, cfg: LossConfig) -> Tensor:
+def _icl(
+    views: tuple[Embedded, Embedded], drawn: Drawn, group: Group, cfg: LossConfig
+) -> dict[str, Tensor]:
     own = [_there(view.sequence) for view in views]
     keys = torch.cat([group.gather(z) for z in own])  # (2B, d)
     B = len(keys) // 2
@@ -110,15 +112,15 @@ def _icl(views: tuple[Embedded, Embedded], drawn: Drawn, group: Group, cfg: Loss
     positive = torch.cat([row + B, row])
     mask = ~drawn.overlap[group.rows].repeat(2, 2)  # (2b, 2B)
     mask = mask.scatter(1, positive[:, None], True)
-    total, anchors = icl_loss(
+    total, anchors, gaps = icl_loss(
         torch.cat(own), keys, positive=positive, mask=mask, temperature=cfg.icl_temperature
     )
-    return _mean(total, anchors, group)
+    return {"icl": _mean(total, anchors, group), "icl_gap": _mean(gaps, anchors, group)}
 
 
 def _pcl(
     a: Embedded, k: Embedded, drawn: Drawn, group: Group, model: ModelConfig, temperature: float
-) -> Tensor:
+) -> dict[str, Tensor]:
     anchors, keys = _there(a.memory), _there(k.memory)  # (b, N, n, D)
     n = anchors.shape[2]
     place, found = _match_windows(a, k, model)
@@ -126,7 +128,7 @@ def _pcl(
     bank = group.gather(keys).flatten(0, 2)  # (B N n, D)
     there = group.gather(k.window_mask).repeat_interleave(n, dim=1).flatten()
     entry, allowed = (t[group.rows] for t in drawn.slots)
-    total, count = pcl_loss(
+    total, count, gaps = pcl_loss(
         anchors.flatten(1, 2),
         positives.flatten(1, 2),
         found.repeat_interleave(n, dim=1),
@@ -134,7 +136,7 @@ def _pcl(
         negative_mask=allowed & there[entry],
         temperature=temperature,
     )
-    return _mean(total, count, group)
+    return {"pcl": _mean(total, count, group), "pcl_gap": _mean(gaps, count, group)}
 
 
 def _hgcl(
@@ -161,6 +163,7 @@ def _hgcl(
         )
         result[f"hgcl_{name}"] = loss
         result[f"{name}_bucket_share"], result[f"{name}_negative_share"] = shares
+    result["hgcl_gap"] = _mean(by_token.gap, by_token.anchors, group)
     return result
 
 

@@ -87,7 +87,8 @@ def memory_along_time(
     centre = spans.mean(1) / rate
     centred = memory - memory.mean(0)
     shown = centred[:, np.argsort(-centred.std(0))[:24]].T  # the liveliest channels of the memory
-    edges = np.append(spans[:, 0], spans[-1, 1]) / rate
+    starts = spans[:, 0] / rate  # windows overlap: each is drawn up to the start of the next
+    edges = np.append(starts, 2 * starts[-1] - starts[-2])
     most = np.abs(shown).max()
     middle.pcolormesh(edges, np.arange(len(shown) + 1), shown, cmap="RdBu_r", vmin=-most, vmax=most)
     middle.set_ylabel("memory channels")

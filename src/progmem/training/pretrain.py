@@ -152,7 +152,7 @@ def _train(
                 for group in optimizer.param_groups:
                     group["lr"] = lr
                 loss, parts, sequence, count = step(number)
-                values = check_finite(loss, parts, number)
+                values = check_finite(parts, number)
                 fabric.backward(loss * fabric.world_size)  # data parallelism will average
                 fabric.clip_gradients(wrapped, optimizer, max_norm=train.clip)
                 optimizer.step()
@@ -205,7 +205,7 @@ class Step:
         self.forward: Any = learner  # data parallelism puts its wrapper here
 
     def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
-        """Loss, its parts, sequence vectors, and series of the global batch."""
+        """The loss of the own rows; it and its parts over all processes; sequence vectors; B."""
         cfg, rows, seed = self.cfg, self.rows, self.cfg.train.seed
         chosen = randomness.batch_rows(len(rows), self.batch_size, seed, number)  # (B,)
         B = len(chosen)
@@ -240,7 +240,8 @@ class Step:
             embedded, drawn, group, cfg=cfg.loss, model=model.cfg,
             pcl_temperature=start + (end - start) * progress,
         )  # fmt: skip
-        return loss, parts, sequence, B
+        told = group.total(torch.stack([loss.detach(), *(p.detach() for p in parts.values())]))
+        return loss, dict(zip(["loss", *parts], told, strict=True)), sequence, B
 
 
 def freeze_unreached(step: Step) -> None:
@@ -263,9 +264,9 @@ def learning_rate(step: int, total: int, cfg: RunConfig) -> float:
     return train.lr_end + (train.lr - train.lr_end) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def check_finite(loss: Tensor, parts: dict[str, Tensor], number: int) -> dict[str, float]:
+def check_finite(parts: dict[str, Tensor], number: int) -> dict[str, float]:
     """The values of a step; one that is not a number ends the run by name."""
-    values = {"loss": loss.item(), **{name: part.item() for name, part in parts.items()}}
+    values = dict(zip(parts, torch.stack(list(parts.values())).tolist(), strict=True))
     bad = [name for name, value in values.items() if not math.isfinite(value)]
     if bad:
         names = ", ".join(name for name in bad if name != "loss") or "loss"

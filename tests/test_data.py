@@ -1,0 +1,188 @@
+"""Recordings in, the built-in sample, rows, embeddings out, the probe."""
+
+import json
+
+import numpy as np
+import pytest
+from training_setup import made_recordings, small_config
+
+import progmem
+from progmem.data.collection import Recording, read_recordings
+from progmem.data.rows import Rows
+from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
+from progmem.embed import embed
+from progmem.errors import InputError
+from progmem.probes.classify import classify, draw_labels
+
+
+def test_files_of_all_kinds_are_read(tmp_path):
+    x = np.arange(12.0).reshape(6, 2)
+    np.save(tmp_path / "a.npy", x)
+    np.savez(tmp_path / "b.npz", first=x, second=np.stack([x, x + 1]))
+    (tmp_path / "c.csv").write_text("ax,ay\n0,1\n2,\n4,5\n")
+    (tmp_path / "d.csv").write_text("0,1\n2,3\n")
+    (tmp_path / "notes.txt").write_text("not a recording")
+    found = read_recordings(tmp_path)
+    names = ["a", "b.first", "b.second.0", "b.second.1", "c", "d"]
+    assert [r.name for r in found] == names
+    assert isinstance(found[0].values, np.memmap)
+    np.testing.assert_array_equal(found[3].values, x + 1)
+    np.testing.assert_array_equal(found[4].values, [[0, 1], [2, np.nan], [4, 5]])
+    assert read_recordings(tmp_path / "a.npy")[0].values.shape == (6, 2)
+
+
+def hostile(folder):
+    np.save(folder / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+@pytest.mark.parametrize(
+    "prepare, message",
+    [
+        (lambda f: None, "holds no .npy, .npz or .csv file"),
+        (lambda f: (f / "x.npy").write_bytes(b"nonsense"), "x.npy cannot be read"),
+        (hostile, "x.npy cannot be read: .*Python objects"),
+        (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
+        (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
+        (lambda f: np.save(f / "x.npy", np.zeros((1, 2, 3, 4))), r"got shape \(1, 2, 3, 4\)"),
+        (lambda f: np.save(f / "x.npy", np.array(["a"])), "must hold real numbers, got dtype"),
+        (
+            lambda f: [np.save(f / f"{c}.npy", np.zeros((9, c))) for c in (2, 3)],
+            "same channels: 2 has 2, 3 has 3",
+        ),
+    ],
+)
+def test_files_that_cannot_be_used_are_named(tmp_path, prepare, message):
+    prepare(tmp_path)
+    with pytest.raises(InputError, match=message):
+        read_recordings(tmp_path)
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"there is no .*nowhere; give a \.npy"):
+        read_recordings(tmp_path / "nowhere")
+
+
+def test_long_recordings_are_cut_and_covered():
+    cfg = small_config("data.longest=100", "data.window=60", "data.hop=25").data
+    rows = Rows([Recording("a", np.zeros((250, 2))), Recording("b", np.zeros((100, 2)))], cfg)
+    starts = rows.start[rows.recording == 0].tolist()
+    assert starts == [0, 25, 50, 75, 100, 125, 150, 175, 190]
+    assert rows.length[rows.recording == 0].unique().tolist() == [60]
+    assert rows.length[rows.recording == 1].tolist() == [100]
+
+
+def test_statistics_are_those_of_the_recordings():
+    recordings = made_recordings()
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    Rows(recordings, small_config().data).set_statistics(model.stats)
+    everything = np.concatenate([r.values for r in recordings]).astype(np.float64)
+    np.testing.assert_allclose(model.stats.mean, np.nanmean(everything, 0), rtol=1e-10)
+    np.testing.assert_allclose(model.stats.scale, np.nanstd(everything, 0), rtol=1e-10)
+
+
+def test_inf_in_a_recording_is_named_before_training():
+    recordings = made_recordings()
+    recordings[4].values[7, 1] = np.inf
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    with pytest.raises(InputError, match="4, sample 7, channel 1 is inf; mark missing"):
+        Rows(recordings, small_config().data).set_statistics(model.stats)
+
+
+def test_the_sample_is_what_its_readme_says():
+    sample = load_sample()
+    assert len(sample.recordings) == 140 and len(sample.classes) == 7
+    lengths = [len(r.values) for r in sample.recordings]
+    assert (min(lengths), max(lengths)) == (947, 2618)
+    assert all(np.isfinite(r.values).all() for r in sample.recordings)
+    for subject in range(1, 11):
+        assert np.bincount(sample.y[sample.subject == subject]).tolist() == [2] * 7
+    windows = cut_windows(sample, np.isin(sample.subject, TEST_SUBJECTS), length=200, hop=200)
+    assert windows.x.shape[1:] == (200, 6) and len(windows.y) == len(windows.x)
+
+
+@pytest.mark.parametrize("slots", [0, 2])
+def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots):
+    cfg = progmem.ModelConfig(channels=2, size="tiny", slots=slots)
+    model = progmem.PMT(cfg)
+    recordings = made_recordings()[:5]
+    said = []
+    embed(model, recordings, tmp_path / "out", sampling_rate=50.0, say=said.append)
+    assert len(said) == 5
+    read = {p.stem: np.load(p) for p in (tmp_path / "out").glob("*.npy")}
+    assert ("memory" in read) == (slots > 0)
+    assert json.loads((tmp_path / "out/series.json").read_text())["names"] == list("01234")
+    for i, recording in enumerate(recordings):
+        z = model.encode(recording.values[None])
+        mine = read["token_series"] == i
+        np.testing.assert_allclose(read["tokens"][mine], z.tokens[0], atol=1e-5)
+        np.testing.assert_array_equal(read["token_mask"][mine], z.token_mask[0])
+        np.testing.assert_array_equal(read["token_spans"][mine], z.token_spans)
+        np.testing.assert_allclose(read["token_times"][mine], z.token_spans / 50)
+        np.testing.assert_allclose(read["sequence"][i], z.sequence[0], atol=1e-5)
+        windows = read["window_series"] == i
+        np.testing.assert_array_equal(read["window_spans"][windows], z.window_spans)
+        if slots:
+            np.testing.assert_allclose(read["memory"][windows], z.memory[0], atol=1e-5)
+            np.testing.assert_allclose(read["eos"][i], z.eos[0], atol=1e-5)
+
+
+def test_a_failed_embed_leaves_nothing_behind(tmp_path):
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    recordings = made_recordings()[:3]
+    recordings[2].values[5, 0] = np.inf
+    with pytest.raises(InputError, match="sample 5, channel 0 is inf"):
+        embed(model, recordings, tmp_path / "out", say=lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="out exists already; give a new folder"):
+        embed(model, recordings[:2], tmp_path / "out")
+
+
+def test_label_draws_are_stratified_nested_and_reproducible():
+    y = np.repeat([0, 1, 2], [5, 50, 500])
+    few, again, more = (draw_labels(y, n, seed=3) for n in (2, 2, 5))
+    np.testing.assert_array_equal(few, again)
+    assert np.bincount(y[few]).tolist() == [2, 2, 2] and set(few) <= set(more)
+    assert not np.array_equal(few, draw_labels(y, 2, seed=4))
+    with pytest.raises(InputError, match="class 0 has 5 series, 6 labels were asked"):
+        draw_labels(y, 6, seed=0)
+
+
+def test_the_probe_finds_what_is_there_and_not_what_is_not():
+    rng = np.random.default_rng(0)
+    y, test_y = rng.integers(3, size=300), rng.integers(3, size=300)
+    noise, test_noise = rng.normal(size=(2, 300, 8))
+    seeds = range(5)
+    chance = classify(noise, y, test_noise, test_y, per_class=10, seeds=seeds)
+    assert abs(chance.accuracy.mean() - 1 / 3) < 0.1
+    clear = classify(
+        noise + 3 * np.eye(8)[y], y, test_noise + 3 * np.eye(8)[test_y], test_y,
+        per_class=10, seeds=seeds,
+    )  # fmt: skip
+    assert clear.accuracy.mean() > 0.85 and clear.macro_f1.mean() > 0.85
+    with pytest.raises(InputError, match="at least two classes"):
+        classify(noise, 0 * y, test_noise, test_y, per_class=1, seeds=seeds)
+
+
+def test_a_report_holds_its_pictures_and_escapes_its_text(tmp_path):
+    from progmem.report.figures import loss_curves
+    from progmem.report.html import Part, write_report
+
+    figure = loss_curves([{"step": s, "loss": 1.0 / s, "icl": 1.0} for s in (1, 2, 3)])
+    parts = [Part("A <title>", "text", figure), Part("B", "t", table=[["a", "b"], ["1", "<2>"]])]
+    write_report(tmp_path / "r.html", "T", "lead", parts)
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("data:image/png;base64,") == 1
+    assert "A &lt;title&gt;" in page and "<td>&lt;2&gt;</td>" in page
+    assert "http" not in page.replace("data:image", "")
+
+
+def test_principal_components_find_the_plane():
+    from progmem.report.figures import principal_components
+
+    rng = np.random.default_rng(0)
+    plane = rng.normal(size=(50, 2)) @ rng.normal(size=(2, 9))
+    points, share = principal_components(plane)
+    assert share.sum() == pytest.approx(1.0)
+    apart = np.linalg.norm(plane[0] - plane[1])
+    assert np.linalg.norm(points[0] - points[1]) == pytest.approx(apart)

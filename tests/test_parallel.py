@@ -1,0 +1,60 @@
+"""Two processes do what one does on the same global batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from training_setup import made_recordings, small_config
+from two_processes import BATCH, STEPS, SUBSETS, gradients
+
+import progmem
+from progmem.data.rows import Rows
+from progmem.training.group import split_rows
+from progmem.training.pretrain import pretrain
+from progmem.training.randomness import batch_rows
+
+
+def test_two_processes_equal_one(tmp_path):
+    """Gradients of all seven subsets of the objectives, whole and ragged batches; a short run."""
+    paths = [Path(__file__).parent, Path(progmem.__file__).parents[1]]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    script = Path(__file__).parent / "two_processes.py"
+    done = subprocess.run(
+        [sys.executable, "-m", *command, str(script), str(tmp_path)],
+        env=env, capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    theirs, ours = load_file(tmp_path / "gradients.safetensors"), gradients()
+    assert theirs.keys() == ours.keys()
+    assert {name.split(".")[0] for name in ours} == {"".join(map(str, s)) for s in SUBSETS}
+    for name, gradient in ours.items():
+        apart = (gradient - theirs[name]).abs().max()
+        assert apart <= 1e-10 * gradient.abs().max().clamp(min=1e-3), name
+
+    cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
+    one = pretrain(made_recordings(), tmp_path / "one", cfg, say=lambda _: None)
+    two = progmem.load(tmp_path / "run/model").state_dict()
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(
+            two[name], tensor, rtol=0, atol=1e-7
+        )  # Adam divides by small numbers
+
+
+def test_the_compared_batches_are_one_whole_and_one_ragged():
+    rows = Rows(made_recordings(), small_config().data)
+    sizes = [len(batch_rows(len(rows), BATCH, 0, number)) for number in STEPS]
+    assert sizes[0] == BATCH and sizes[1] < BATCH
+
+
+def test_rows_are_split_evenly_and_all_of_them():
+    for rows in range(2, 20):
+        for world in range(1, 6):
+            parts = [split_rows(rows, world, rank) for rank in range(world)]
+            assert [i for p in parts for i in range(rows)[p]] == list(range(rows))
+            sizes = [p.stop - p.start for p in parts]
+            assert max(sizes) - min(sizes) <= 1

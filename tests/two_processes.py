@@ -1,0 +1,56 @@
+"""Run by test_parallel.py under torchrun: gradients and a short training over two processes."""
+
+import itertools
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from training_setup import made_recordings, small_config
+
+from progmem.data.rows import Rows
+from progmem.model.pmt import PMT
+from progmem.training.learner import Learner
+from progmem.training.pretrain import Step, model_for, pretrain
+
+SUBSETS = [c for c in itertools.product([0, 1], repeat=3) if any(c)]
+STEPS = (0, 1)  # a whole batch of an odd number of rows, and the ragged last one of the epoch
+BATCH = 13
+
+
+def gradients():
+    """Summed gradients of every parameter for each subset of the objectives, by name."""
+    found = {}
+    for icl, pcl, hgcl in SUBSETS:
+        cfg = small_config(f"loss.icl={icl}", f"loss.pcl={pcl}", f"loss.hgcl={hgcl}")
+        rows = Rows(made_recordings(), cfg.data)
+        torch.manual_seed(0)
+        learner = Learner(PMT(model_for(rows, cfg)), cfg.loss).double()
+        rows.set_statistics(learner.model.stats)
+        step = Step(learner, rows, cfg, BATCH, 10, torch.device("cpu"))
+        for number in STEPS:
+            learner.zero_grad()
+            loss, *_ = step(number)
+            loss.backward()
+            for name, parameter in learner.named_parameters():
+                if parameter.grad is not None:
+                    found[f"{icl}{pcl}{hgcl}.{number}.{name}"] = parameter.grad.clone()
+    return found
+
+
+def main():
+    out = Path(sys.argv[1])
+    cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
+    pretrain(made_recordings(), out / "run", cfg, say=lambda _: None)  # starts the processes
+    found = gradients()
+    for tensor in found.values():
+        torch.distributed.all_reduce(tensor)
+    if torch.distributed.get_rank() == 0:
+        save_file(found, out / "gradients.safetensors")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
