@@ -93,7 +93,7 @@ def main() -> None:
 
 def _cell(gaps: list[list[float]]) -> str:
     if not gaps:
-        return "–"
+        return "-"
     start, end = np.mean(gaps, axis=0)
     return f"{start:.2f} → {end:.2f}"
 
