@@ -83,7 +83,7 @@ def main() -> None:
     for tokens in TOKENS:
         samples = (tokens - 1) * stride + patch
         ours, full = (measure_apart(model, samples) for model in MODELS)
-        rows += [ours, full]
+        rows += [ours | {"role": "attention"}, full | {"role": "attention"}]
         ratios = (ours[key] / full[key] for key in ("seconds", "peak_mb"))
         print(f"{tokens:7,}" + "".join(f"  {ratio:5.2f}x" for ratio in ratios), flush=True)
     print(
@@ -97,7 +97,7 @@ def main() -> None:
             growth = new["seconds"] / last[chunk]["seconds"] / 10 if last.get(chunk) else None
             print(f"  {growth:5.2f}" if growth else "      -", end="")
             last[chunk] = new
-            rows.append(new)
+            rows.append(new | {"role": "growth"})
         beyond = rows[-1]["peak_mb"] - rows[-1]["returned_mb"]
         print(f"   {beyond:8.1f} MB", flush=True)
     result = {"config": CONFIG, "seeds": [0], **record.environment(), "rows": rows}

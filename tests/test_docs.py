@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import progmem
+from benchmarks.tables import TABLES, render
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,3 +33,8 @@ def test_public_names():
         "ModelFolderError", "Stream", "count_macs", "count_params", "load",
     ]  # fmt: skip
     assert all(hasattr(progmem, name) for name in progmem.__all__)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_readmes_tables_are_those_of_the_results(name):
+    assert render(name) in (ROOT / "README.md").read_text()

@@ -32,8 +32,11 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def demo(out: Path) -> None:
-    """Train on seven people without labels, recognise the exercises of three others."""
+def demo(out: Path) -> dict[tuple[str, int], Scores]:
+    """Train on seven people without labels, recognise the exercises of three others.
+
+    Returns the scores by features and labels a class; ``out`` then holds the report and the run.
+    """
     sample = load_sample()
     test = np.isin(sample.subject, TEST_SUBJECTS)
     train = cut_windows(sample, ~test, length=LENGTH, hop=LENGTH // 2)
@@ -51,8 +54,7 @@ def demo(out: Path) -> None:
         for count in PER_CLASS
     }
     table = score_table(scores)
-    for row in table:
-        print("".join(f"{cell:>26}" if i else f"{cell:24}" for i, cell in enumerate(row)))
+    print("\n".join(table_lines(scores)))
     report = out / "report.html"
     metrics = [json.loads(line) for line in (out / "run/metrics.jsonl").read_text().splitlines()]
     write_report(
@@ -91,6 +93,7 @@ def demo(out: Path) -> None:
         ],
     )
     print(f"\nreport: {report}\nmodel:  {out / 'run/model'}")
+    return scores
 
 
 def embed_windows(
@@ -118,6 +121,12 @@ def score_table(scores: dict[tuple[str, int], Scores]) -> list[list[str]]:
     gains = [scores["trained", n].accuracy - scores["untrained", n].accuracy for n in PER_CLASS]
     table.append(["gain over untrained", *(_mean_sd(gain, sign="+") for gain in gains)])
     return table
+
+
+def table_lines(scores: dict[tuple[str, int], Scores]) -> list[str]:
+    """The table as text."""
+    rows = score_table(scores)
+    return ["".join(f"{cell:>22}" if i else f"{cell:22}" for i, cell in enumerate(r)) for r in rows]
 
 
 def _mean_sd(values: np.ndarray, sign: str = "") -> str:

@@ -1,0 +1,23 @@
+"""The demonstration's numbers, kept: python -m benchmarks.demo writes results/demo/sample.json."""
+
+import tempfile
+from pathlib import Path
+
+from benchmarks import record
+from progmem.demo import DRAWS, PER_CLASS, SETTINGS, demo, table_lines
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as parent:
+        scores = demo(Path(parent) / "demo")
+    kept = {
+        f"{name}, {count} labels": {key: value.tolist() for key, value in score._asdict().items()}
+        for (name, count), score in scores.items()
+    }
+    facts = {"config": SETTINGS, "labels": PER_CLASS, "seeds": [0], "label_draws": list(DRAWS)}
+    result = {**facts, **record.environment(), "scores": kept, "printed": table_lines(scores)}
+    print(f"written: {record.save('demo', 'sample', result)}")
+
+
+if __name__ == "__main__":
+    main()
