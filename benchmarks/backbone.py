@@ -36,17 +36,22 @@ def measure(model: str, samples: int, chunk: int | None) -> dict[str, float]:
     x = torch.randn(1, samples, 1)
     settings = {} if chunk is None else {"chunk": chunk}
     encoder.encode(x[:, :50], **settings)
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from here
-    before = _peak()
+    before = reset_peak_memory()
     start = time.perf_counter()
     z = encoder.encode(x, **settings)
     seconds = time.perf_counter() - start
     returned = sum(t.numel() * t.element_size() for t in z if t is not None)
-    return {"seconds": seconds, "peak_mb": _peak() - before, "returned_mb": returned / 2**20}
+    return {"seconds": seconds, "peak_mb": peak_memory() - before, "returned_mb": returned / 2**20}
 
 
-def _peak() -> float:
-    """Most memory this process ever held, in MB; getrusage would count the parent's too."""
+def reset_peak_memory() -> float:
+    """Let the peak start again from here (Linux); what is held now, in MB."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak_memory()
+
+
+def peak_memory() -> float:
+    """Most memory this process held, in MB; getrusage would count the parent's too."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

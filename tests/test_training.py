@@ -1,9 +1,11 @@
 """The training loop: exact resume, clear refusals, nothing lost."""
 
+import hashlib
 import itertools
 import json
 import math
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -21,6 +23,7 @@ from training_setup import SETTINGS, made_recordings, small_config
 import progmem
 from progmem.errors import ConfigError, InputError, TrainingError
 from progmem.training import pretrain as loop
+from progmem.training import step as one_step
 from progmem.training.pretrain import learning_rate, pretrain
 from progmem.training.randomness import batch_rows, generator, steps_per_epoch
 
@@ -216,6 +219,20 @@ def test_somebody_elses_folder_is_left_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def forge_pickle(path):
+    """Code in place of tensors, with a fitting checksum: it must be refused, never run."""
+
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(path.parent.parent / "ran"), "w"))
+
+    data = pickle.dumps(Hostile())
+    path.write_bytes(data)
+    note = json.loads(path.with_suffix(".json").read_text())
+    note["sha256"] = hashlib.sha256(data).hexdigest()
+    path.with_suffix(".json").write_text(json.dumps(note))
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -232,8 +249,9 @@ def flip(path):
         lambda p: p.with_suffix(".json").write_text("{"),
         lambda p: p.with_suffix(".json").write_bytes(b"\xff\xfe"),
         lambda p: p.with_suffix(".json").write_text("null"),
+        lambda p: forge_pickle(p),
     ],
-    ids=["truncated", "empty", "bit", "gone", "note cut", "note bytes", "note null"],
+    ids=["truncated", "empty", "bit", "gone", "note cut", "note bytes", "note null", "pickle"],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(finished, tmp_path, damage):
     folder = tmp_path / "copy"
@@ -246,6 +264,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(finished, tmp_
     assert any(newest.name in line and "damaged and passed over" in line for line in said)
     assert any("going on from step" in line for line in said)
     assert_same_model(folder, finished)
+    assert not (folder / "ran").exists()
 
 
 def test_fifty_flipped_bits_are_all_noticed(finished, tmp_path):
@@ -287,7 +306,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
-    total = loop.total_loss
+    total = one_step.total_loss
 
     def poisoned(*arguments, **settings):
         loss, parts = total(*arguments, **settings)
@@ -298,7 +317,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
         return loss, parts
 
     calls = []
-    monkeypatch.setattr(loop, "total_loss", poisoned)
+    monkeypatch.setattr(one_step, "total_loss", poisoned)
     with pytest.raises(TrainingError, match="step 8: pcl is not a finite number; the last good"):
         run(tmp_path / "run")
     from progmem.training.checkpoint import newest_checkpoint
@@ -313,12 +332,30 @@ def test_a_collapse_is_warned_about(tmp_path, monkeypatch):
     assert sum("have collapsed" in line for line in said) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["icl", "pcl", "hgcl"])
+def test_an_objective_alone_teaches_its_scale(tmp_path, name):
+    """Over 200 steps positives come closer than negatives, at that objective's scale."""
+    off = [f"loss.{other}=0" for other in ("icl", "pcl", "hgcl") if other != name]
+    run(tmp_path / "run", *off, "train.epochs=67", "views.preset=gentle")
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    gaps = [json.loads(line)[f"{name}_gap"] for line in lines]
+    assert len(gaps) >= 200
+    assert np.mean(gaps[190:200]) > np.mean(gaps[:10])
+
+
 def test_effective_rank_and_spread_of_known_vectors():
     from progmem.training.monitor import health
 
     assert health(torch.ones(9, 4)) == {"feature_sd": 0.0, "effective_rank": 1.0}
     square = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
     assert health(square)["effective_rank"] == pytest.approx(2.0)
+
+
+def with_inf():
+    recordings = made_recordings()
+    recordings[2].values[7, 1] = -np.inf
+    return recordings
 
 
 @pytest.mark.parametrize(
@@ -333,6 +370,7 @@ def test_effective_rank_and_spread_of_known_vectors():
         ),
         (made_recordings(), ["model.slots=0"], ConfigError, "loss.pcl needs memory"),
         (made_recordings(), ["model.patch=40"], InputError, "needs at least 40 samples, got 39"),
+        (with_inf(), [], InputError, "2, sample 7, channel 1 is -inf; mark missing values by NaN"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(recordings, settings, error, message, tmp_path):

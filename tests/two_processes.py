@@ -11,7 +11,8 @@ from training_setup import made_recordings, small_config
 from progmem.data.rows import Rows
 from progmem.model.pmt import PMT
 from progmem.training.learner import Learner
-from progmem.training.pretrain import Step, model_for, pretrain
+from progmem.training.pretrain import model_for, pretrain
+from progmem.training.step import Step
 
 SUBSETS = [c for c in itertools.product([0, 1], repeat=3) if any(c)]
 STEPS = (0, 1)  # a whole batch of an odd number of rows, and the ragged last one of the epoch

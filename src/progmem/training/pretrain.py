@@ -1,7 +1,4 @@
-"""Training without labels: the loop.
-
-Shapes: B rows of the global batch, b own rows, L samples, C channels.
-"""
+"""Training without labels: the loop."""
 
 import math
 import os
@@ -17,24 +14,21 @@ from progmem.config import ModelConfig
 from progmem.data.collection import Recording, read_recordings
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError, TrainingError
-from progmem.losses.negatives import overlapping
-from progmem.losses.total import Group, draw, total_loss
-from progmem.model.geometry import count_tokens, count_windows
+from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.settings import RunConfig
 from progmem.training import checkpoint, randomness, run_folder
-from progmem.training.group import OneProcess, Processes
 from progmem.training.learner import Learner, parameter_groups
 from progmem.training.monitor import Monitor, health
 from progmem.training.signals import Stop
-from progmem.views import draw_view, make_view
+from progmem.training.step import Step, freeze_unreached
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
 COLLAPSED = 1e-3  # feature sd below which a run is warned about
 
 
 def pretrain(
-    source: Path | Sequence[Recording],
+    source: str | Path | Sequence[Recording],
     out: Path,
     cfg: RunConfig,
     *,
@@ -45,15 +39,17 @@ def pretrain(
     The same call on a folder whose run was broken off goes on where its last good checkpoint was;
     on one that has finished it returns the model.
     """
-    recordings = read_recordings(source) if isinstance(source, Path) else source
+    recordings = read_recordings(Path(source)) if isinstance(source, str | Path) else source
     rows = Rows(recordings, cfg.data)
     model_cfg = model_for(rows, cfg)
+    stats = ChannelStats(rows.channels)
+    rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
-        return _train(fabric, rows, model_cfg, out, cfg, say=lambda _: None)
+        return _train(fabric, rows, model_cfg, stats, out, cfg, say=lambda _: None)
     with run_folder.owned(out):
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
-        return _train(fabric, rows, model_cfg, out, cfg, say)
+        return _train(fabric, rows, model_cfg, stats, out, cfg, say)
 
 
 def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
@@ -107,6 +103,7 @@ def _train(
     fabric: Fabric,
     rows: Rows,
     model_cfg: ModelConfig,
+    stats: ChannelStats,
     out: Path,
     cfg: RunConfig,
     say: Callable[[str], None],
@@ -123,7 +120,7 @@ def _train(
     torch.manual_seed(train.seed)
     learner = Learner(PMT(model_cfg), cfg.loss)
     if model_cfg.normalise == "channel":
-        rows.set_statistics(learner.model.stats)
+        learner.model.stats.load_state_dict(stats.state_dict())
     if train.precision == "64":
         learner.double()
     learner.to(fabric.device)
@@ -188,72 +185,6 @@ def _train(
     return model
 
 
-class Step:
-    """Everything before the optimiser: rows, views, embeddings, losses of one global batch."""
-
-    def __init__(
-        self,
-        learner: Learner,
-        rows: Rows,
-        cfg: RunConfig,
-        batch_size: int,
-        total: int,
-        device: torch.device,
-    ) -> None:
-        self.learner, self.rows, self.cfg = learner, rows, cfg
-        self.batch_size, self.total, self.device = batch_size, total, device
-        self.forward: Any = learner  # data parallelism puts its wrapper here
-
-    def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
-        """The loss of the own rows; it and its parts over all processes; sequence vectors; B."""
-        cfg, rows, seed = self.cfg, self.rows, self.cfg.train.seed
-        chosen = randomness.batch_rows(len(rows), self.batch_size, seed, number)  # (B,)
-        B = len(chosen)
-        group: Group = Processes(B) if torch.distributed.is_initialized() else OneProcess(B)
-        like = self.learner.model.tokenizer.conv.weight
-        model = self.learner.model
-        batch = rows.fetch(chosen[group.rows], model.cfg, model.stats, like)
-        length = int(rows.length[chosen].max())  # of the global batch: draws fit every process
-        pad = length - batch.x.shape[1]
-        x, observed = (torch.nn.functional.pad(t, (0, 0, 0, pad)) for t in batch[:2])
-        views = []
-        for name in ("weak", "strong"):
-            source = randomness.generator(seed, number, name, self.device)
-            draws = draw_view(
-                B, length, rows.channels, cfg.views, strong=name == "strong", generator=source
-            )
-            draws = draws.rows(group.rows)
-            views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
-        embedded, sequence = self.forward(
-            tuple(views), batch.lengths, gaps=rows.gaps, by_time=cfg.views.align == "time"
-        )
-        K = count_tokens(model.cfg, length)
-        overlap = overlapping(*(t[chosen] for t in (rows.recording, rows.start, rows.length)))
-        drawn = draw(
-            overlap.to(self.device), K, count_windows(model.cfg, K), model.cfg.slots,
-            count=cfg.loss.negatives,
-            generator=randomness.generator(seed, number, "negatives", self.device),
-        )  # fmt: skip
-        progress = number / max(1, self.total - 1)
-        start, end = cfg.loss.pcl_temperature_start, cfg.loss.pcl_temperature_end
-        loss, parts = total_loss(
-            embedded, drawn, group, cfg=cfg.loss, model=model.cfg,
-            pcl_temperature=start + (end - start) * progress,
-        )  # fmt: skip
-        told = group.total(torch.stack([loss.detach(), *(p.detach() for p in parts.values())]))
-        return loss, dict(zip(["loss", *parts], told, strict=True)), sequence, B
-
-
-def freeze_unreached(step: Step) -> None:
-    """Stop asking for gradients of parameters that no active loss depends on."""
-    loss, *_ = step(0)
-    torch.autograd.backward(loss)
-    for parameter in step.learner.parameters():
-        if parameter.grad is None:
-            parameter.requires_grad_(False)
-        parameter.grad = None
-
-
 def learning_rate(step: int, total: int, cfg: RunConfig) -> float:
     """Linear warm-up to the peak, then a cosine down to the end."""
     train = cfg.train
@@ -302,3 +233,11 @@ def _anyone(fabric: Fabric, flag: bool) -> bool:
     told = torch.tensor(float(flag), device=fabric.device)
     torch.distributed.all_reduce(told)
     return bool(told > 0)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from progmem.cli import main
+
+    sys.exit(main(["pretrain", *sys.argv[1:]]))

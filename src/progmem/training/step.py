@@ -1,0 +1,86 @@
+"""One step of training before the optimiser: rows, views, embeddings, losses.
+
+Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from progmem.data.rows import Rows
+from progmem.losses.negatives import overlapping
+from progmem.losses.total import Group, draw, total_loss
+from progmem.model.geometry import count_tokens, count_windows
+from progmem.settings import RunConfig
+from progmem.training import randomness
+from progmem.training.group import OneProcess, Processes
+from progmem.training.learner import Learner
+from progmem.views import draw_view, make_view
+
+
+class Step:
+    """Everything before the optimiser: rows, views, embeddings, losses of one global batch."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        rows: Rows,
+        cfg: RunConfig,
+        batch_size: int,
+        total: int,
+        device: torch.device,
+    ) -> None:
+        self.learner, self.rows, self.cfg = learner, rows, cfg
+        self.batch_size, self.total, self.device = batch_size, total, device
+        self.forward: Any = learner  # data parallelism puts its wrapper here
+
+    def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
+        """The loss of the own rows; it and its parts over all processes; sequence vectors; B."""
+        cfg, rows, seed = self.cfg, self.rows, self.cfg.train.seed
+        chosen = randomness.batch_rows(len(rows), self.batch_size, seed, number)  # (B,)
+        B = len(chosen)
+        group: Group = Processes(B) if torch.distributed.is_initialized() else OneProcess(B)
+        like = self.learner.model.tokenizer.conv.weight
+        model = self.learner.model
+        batch = rows.fetch(chosen[group.rows], model.cfg, model.stats, like)
+        length = int(rows.length[chosen].max())  # of the global batch: draws fit every process
+        pad = length - batch.x.shape[1]
+        x, observed = (F.pad(t, (0, 0, 0, pad)) for t in batch[:2])
+        views = []
+        for name in ("weak", "strong"):
+            source = randomness.generator(seed, number, name, self.device)
+            draws = draw_view(
+                B, length, rows.channels, cfg.views, strong=name == "strong", generator=source
+            )
+            draws = draws.rows(group.rows)
+            views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
+        embedded, sequence = self.forward(
+            tuple(views), batch.lengths, gaps=rows.gaps, by_time=cfg.views.align == "time"
+        )
+        K = count_tokens(model.cfg, length)
+        overlap = overlapping(*(t[chosen] for t in (rows.recording, rows.start, rows.length)))
+        drawn = draw(
+            overlap.to(self.device), K, count_windows(model.cfg, K), model.cfg.slots,
+            count=cfg.loss.negatives,
+            generator=randomness.generator(seed, number, "negatives", self.device),
+        )  # fmt: skip
+        progress = number / max(1, self.total - 1)
+        start, end = cfg.loss.pcl_temperature_start, cfg.loss.pcl_temperature_end
+        loss, parts = total_loss(
+            embedded, drawn, group, cfg=cfg.loss, model=model.cfg,
+            pcl_temperature=start + (end - start) * progress,
+        )  # fmt: skip
+        told = group.total(torch.stack([loss.detach(), *(p.detach() for p in parts.values())]))
+        return loss, dict(zip(["loss", *parts], told, strict=True)), sequence, B
+
+
+def freeze_unreached(step: Step) -> None:
+    """Stop asking for gradients of parameters that no active loss depends on."""
+    loss, *_ = step(0)
+    torch.autograd.backward(loss)
+    for parameter in step.learner.parameters():
+        if parameter.grad is None:
+            parameter.requires_grad_(False)
+        parameter.grad = None

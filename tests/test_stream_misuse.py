@@ -1,0 +1,73 @@
+"""Misuse of a stream gives a sentence that helps."""
+
+import numpy as np
+import pytest
+import torch
+from test_reference import make_model
+
+import progmem
+
+
+@pytest.mark.parametrize(
+    "misuse, message",
+    [
+        (lambda m: progmem.Stream(m, 0), "batch_size must be a whole number from 1 up, got 0"),
+        (lambda m: progmem.Stream(m, horizon=0), "horizon must be a whole number from 1 up"),
+        (lambda m: progmem.Stream(m, 2).push(torch.zeros(1, 5, 2)), "with batch 2, got shape"),
+        (lambda m: progmem.Stream(m).push(torch.zeros(5, 2)), r"must be \(batch, time, channels\)"),
+        (lambda m: progmem.Stream(m).push(torch.zeros(1, 5, 3)), "model has 2 channels, got 3"),
+        (lambda m: progmem.Stream(m).push(torch.zeros(1, 2, 9)), "transpose?"),
+        (lambda m: _push_after_finish(m), "the stream has ended; start a new Stream"),
+        (lambda m: _inf_in_second_chunk(m), "series 0, sample 12, channel 1 is inf"),
+        (lambda m: progmem.Stream.restore(m, {}), "not the state of a progmem Stream"),
+        (lambda m: _restore_elsewhere(m), "belongs to a model of another config"),
+        (lambda m: _restore_damaged(m), "damaged: missing or unknown entries block.0.k"),
+        (lambda m: _restore_cut(m, "x", 2), "damaged: x has shape"),
+        (lambda m: _restore_cut(m, "block.0.memory", 1), "damaged: block.0.memory has shape"),
+        (lambda m: progmem.Stream.restore(m, None), "not the state of a progmem Stream"),
+        (lambda m: _restore_with_other_weights(m), "of another config, dtype or weights"),
+        (lambda m: progmem.Stream(m).push("a"), "a chunk must be an array.*got str"),
+        (lambda m: progmem.Stream(m).push([[[1, 2], [3]]]), "a chunk must be an array, got list"),
+        (lambda m: progmem.Stream(m).push(np.array([[["a", "b"]]])), "must be real numbers"),
+    ],
+)
+def test_misuse_of_a_stream_is_explained(misuse, message):
+    with pytest.raises(progmem.InputError, match=message):
+        misuse(make_model(6, 3, 2))
+
+
+def _push_after_finish(model):
+    stream = progmem.Stream(model)
+    stream.finish()
+    stream.push(torch.zeros(1, 5, 2))
+
+
+def _inf_in_second_chunk(model):
+    stream = progmem.Stream(model)
+    stream.push(torch.zeros(1, 10, 2))
+    x = torch.zeros(1, 5, 2)
+    x[0, 2, 1] = torch.inf
+    stream.push(x)
+
+
+def _restore_elsewhere(model):
+    progmem.Stream.restore(make_model(8, 3, 2), progmem.Stream(model).state_dict())
+
+
+def _restore_cut(model, name, axis):
+    state = progmem.Stream(model).state_dict()
+    state[name] = state[name].narrow(axis, 0, 1)
+    progmem.Stream.restore(model, state)
+
+
+def _restore_with_other_weights(model):
+    state = progmem.Stream(model).state_dict()
+    with torch.no_grad():
+        model.blocks[0].layer.out.weight[0, 0] += 1e-3
+    progmem.Stream.restore(model, state)
+
+
+def _restore_damaged(model):
+    state = progmem.Stream(model).state_dict()
+    del state["block.0.k"]
+    progmem.Stream.restore(model, state)
