@@ -326,4 +326,6 @@ def test_series_too_long_for_one_piece_are_chunked_by_themselves(monkeypatch):
     x = gappy(2, 120)
     z = model.encode(x)
     assert calls == [50, 50, 20]
+    short = model.encode(x[:, :80])  # one at a time instead
+    assert len(calls) == 3 and short.tokens.shape[0] == 2
     assert_same(z, model.encode(x, chunk=120), atol=1e-10)

@@ -27,7 +27,7 @@ from progmem.model.inputs import (
 from progmem.model.pma import PMABlock, lay_out
 from progmem.model.tokenizer import Tokenizer
 
-SAMPLES_AT_ONCE = 2**18  # of all series of a batch; more are taken in chunks unless told otherwise
+SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
 SHORTEST_CHUNK = 4096
 
 
@@ -104,17 +104,18 @@ class PMT(nn.Module):
             x: (batch, time, channels), numpy or tensor, or a list of (time, channels) of unequal
                 length. NaN marks missing values.
             lengths: samples of each series, if an array is padded on the right.
-            batch_size: series encoded at a time.
+            batch_size: the most series encoded at a time; fewer where they are long.
             chunk: samples of each series taken in at a time. The numbers stay the same; memory is
-                needed for the result and one chunk. None: whole series, or, where a batch would
-                hold more than 262,144 samples, chunks of that many in all, of 4,096 each at least.
+                needed for the result and one chunk. None: whole series up to 65,536 samples.
         """
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)
         if chunk is not None:
             check_count("chunk", chunk)
-        elif min(batch_size, len(series)) * max(series.lengths) > SAMPLES_AT_ONCE:
+        elif max(series.lengths) > SAMPLES_AT_ONCE:
             chunk = max(SHORTEST_CHUNK, SAMPLES_AT_ONCE // min(batch_size, len(series)))
+        else:
+            batch_size = min(batch_size, SAMPLES_AT_ONCE // max(series.lengths))
         like = self.tokenizer.conv.weight
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):
