@@ -1,5 +1,7 @@
 """The command: its version, its demonstration, and one helpful line for bad use."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from training_setup import SETTINGS, made_recordings
 
 import progmem
 from progmem.cli import main
+from progmem.settings import DataConfig, LossConfig, TrainConfig, ViewConfig
 
 
 def test_version(capsys):
@@ -38,9 +41,12 @@ def test_pretrain_and_embed_from_files(tmp_path, capsys):
     config.write_text("train:\n  epochs: 1\n  lr: 1e-3\n")
     run, out = tmp_path / "run", tmp_path / "out"
     overrides = [text for text in SETTINGS if not text.startswith(("train.epochs", "train.lr"))]
+    overrides.append("data.sampling_rate=25")
     assert main(["pretrain", str(data), "-o", str(run), "-c", str(config), *overrides]) == 0
     assert main(["embed", str(run / "model"), str(data), "-o", str(out)]) == 0
     assert np.load(out / "sequence.npy").shape == (20, 16)
+    spans, times = np.load(out / "token_spans.npy"), np.load(out / "token_times.npy")
+    np.testing.assert_allclose(times, spans / 25)
     assert main(["pretrain", str(data), "-o", str(run), "-c", str(config), *overrides]) == 0
     assert "has finished its 3 steps" in capsys.readouterr().out
 
@@ -116,4 +122,25 @@ def test_bad_input_gives_one_line_exit_code_2_and_no_folder(
     printed = capsys.readouterr().err
     assert printed.startswith("progmem: ") and message in printed, printed
     assert printed.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+FIELDS = [
+    (section, field.name)
+    for section, cls in [
+        ("model", progmem.ModelConfig), ("data", DataConfig), ("views", ViewConfig),
+        ("loss", LossConfig), ("train", TrainConfig),
+    ]
+    for field in dataclasses.fields(cls)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("section, name", FIELDS)
+def test_every_setting_refuses_nonsense_by_name(section, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((9, 48, 2)))
+    for nonsense in ("[1]", "nonsense", "-7.5"):
+        assert main(["pretrain", "x.npy", "-o", "out", f"{section}.{name}={nonsense}"]) == 2
+        printed = capsys.readouterr().err
+        assert f"{section}.{name} " in printed and printed.count("\n") == 1, printed
     assert not (tmp_path / "out").exists()

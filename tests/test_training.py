@@ -325,6 +325,18 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
     assert newest_checkpoint(tmp_path / "run/checkpoints", say=print).step == 6
 
 
+def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
+    total = one_step.total_loss
+
+    def poisoned(*arguments, **settings):
+        loss, parts = total(*arguments, **settings)
+        return loss + (0 * loss).clamp(min=0).sqrt(), parts  # 0, but with a slope of 0 * inf
+
+    monkeypatch.setattr(one_step, "total_loss", poisoned)
+    with pytest.raises(TrainingError, match="step 1: gradient is not a finite number"):
+        run(tmp_path / "run")
+
+
 def test_a_collapse_is_warned_about(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "COLLAPSED", 1e9)
     said = []

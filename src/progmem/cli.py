@@ -39,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
     p.add_argument("input", type=Path, help=".npy, .npz or .csv file, or a folder of them")
     p.add_argument("-o", "--out", type=Path, required=True, help="new folder to write")
-    p.add_argument("--sampling-rate", type=float, help="samples a second: spans as times too")
+    p.add_argument(
+        "--sampling-rate",
+        type=float,
+        help="samples a second: spans as times too; by default the run's",
+    )
     p.set_defaults(run=_embed)
 
     chosen, rest = parser.parse_known_args(arguments)
@@ -76,7 +80,8 @@ def _pretrain(chosen: Any) -> None:
 
 def _embed(chosen: Any) -> None:
     from progmem.data.collection import read_recordings
-    from progmem.embed import embed
+    from progmem.embed import embed, run_sampling_rate
 
     model = progmem.load(chosen.model)
-    embed(model, read_recordings(chosen.input), chosen.out, sampling_rate=chosen.sampling_rate)
+    rate = chosen.sampling_rate or run_sampling_rate(chosen.model)
+    embed(model, read_recordings(chosen.input), chosen.out, sampling_rate=rate)

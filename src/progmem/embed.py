@@ -20,6 +20,7 @@ from progmem.model.geometry import count_tokens, count_windows, token_spans, win
 from progmem.model.inputs import Series, check_finite, evaluating
 from progmem.model.pmt import PMT
 from progmem.model.saving import to_json, write_file
+from progmem.settings import read_config
 
 CHUNK = 65_536  # samples
 
@@ -63,6 +64,14 @@ def embed(
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def run_sampling_rate(model_folder: Path) -> float | None:
+    """The ``data.sampling_rate`` of the run that a model folder lies in, if it lies in one."""
+    config = model_folder.parent / "config.yaml"
+    if not config.is_file():
+        return None
+    return read_config(config).data.sampling_rate
 
 
 class _Files:

@@ -151,7 +151,10 @@ def _train(
                 loss, parts, sequence, count = step(number)
                 values = check_finite(parts, number)
                 fabric.backward(loss * fabric.world_size)  # data parallelism will average
-                fabric.clip_gradients(wrapped, optimizer, max_norm=train.clip)
+                norm = fabric.clip_gradients(
+                    wrapped, optimizer, max_norm=train.clip, error_if_nonfinite=False
+                )
+                check_finite({"gradient": torch.as_tensor(norm)}, number)
                 optimizer.step()
                 optimizer.zero_grad()
                 finished = number + 1
