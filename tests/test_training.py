@@ -178,12 +178,25 @@ def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(
     assert json.loads(note.read_text())["step"] == len(steps_of(folder))
 
 
+def test_a_run_with_dropout_resumes_exactly_too(tmp_path):
+    run(tmp_path / "whole", "model.dropout=0.3")
+    run(tmp_path / "broken", "model.dropout=0.3")
+    for file in sorted((tmp_path / "broken/checkpoints").glob("*"))[-2:]:
+        file.unlink()
+    said = []
+    run(tmp_path / "broken", "model.dropout=0.3", say=said.append)
+    assert any("going on from step" in line for line in said)
+    assert_same_model(tmp_path / "broken", tmp_path / "whole")
+
+
 def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "model")  # as if killed between the last checkpoint and the model
     said = []
     run(folder, say=said.append)
     assert any("has finished its" in line for line in said)
+    assert_same_model(folder, finished)
     before = len(steps_of(folder))
     run(folder, "train.epochs=5")
     assert len(steps_of(folder)) > before

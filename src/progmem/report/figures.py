@@ -84,6 +84,7 @@ def memory_along_time(
                  color=COLOURS[c % len(COLOURS)])  # fmt: skip
     top.set_yticks([-4 * c for c in range(len(channels))], channels)
     top.set_title("one whole recording")
+    top.set_xlim(0, len(values) / rate)
     centre = spans.mean(1) / rate
     centred = memory - memory.mean(0)
     shown = centred[:, np.argsort(-centred.std(0))[:24]].T  # the liveliest channels of the memory

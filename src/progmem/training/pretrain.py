@@ -133,11 +133,13 @@ def _train(
     done = _resume(out, learner, optimizer, facts, say)
     wrapped, optimizer = fabric.setup(learner, optimizer)
     step.forward = wrapped
+    main = fabric.is_global_zero
     if done >= total:
+        if main:
+            learner.model.save(out / "model")  # the run may have ended between its last two files
         say(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
         return learner.model.eval()
 
-    main = fabric.is_global_zero
     if main:
         run_folder.cut_metrics(out, done)
     monitor = Monitor(out, first=done, total=total, every=train.log_every) if main else None
@@ -148,6 +150,8 @@ def _train(
                 lr = learning_rate(number, total, cfg)
                 for group in optimizer.param_groups:
                     group["lr"] = lr
+                dropout = f"dropout {fabric.global_rank}"
+                torch.manual_seed(randomness.mixed_seed(train.seed, number, dropout))
                 loss, parts, sequence, count = step(number)
                 values = check_finite(parts, number)
                 fabric.backward(loss * fabric.world_size)  # data parallelism will average

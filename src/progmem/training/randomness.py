@@ -10,8 +10,12 @@ def generator(
     seed: int, step: int, purpose: str, device: torch.device | str = "cpu"
 ) -> torch.Generator:
     """A generator for one purpose at one step, unrelated to every other."""
+    return torch.Generator(device).manual_seed(mixed_seed(seed, step, purpose))
+
+
+def mixed_seed(seed: int, step: int, purpose: str) -> int:
     digest = hashlib.sha256(f"{seed} {step} {purpose}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
