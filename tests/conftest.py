@@ -23,3 +23,13 @@ def _only_loopback(monkeypatch):
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory):
+    """The folder of an uninterrupted small run."""
+    from training_setup import run
+
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run(folder)
+    return folder

@@ -1,24 +1,23 @@
-"""The training loop: exact resume, clear refusals, nothing lost."""
+"""The training loop: what it leaves, refuses and repeats exactly."""
 
-import hashlib
 import itertools
 import json
 import math
-import os
-import pickle
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from training_setup import SETTINGS, made_recordings, small_config
+from training_setup import (
+    assert_same_model,
+    made_recordings,
+    run,
+    small_config,
+    steps_of,
+    weights,
+)
 
 import progmem
 from progmem.errors import ConfigError, InputError, TrainingError
@@ -28,33 +27,6 @@ from progmem.training.pretrain import learning_rate, pretrain
 from progmem.training.randomness import batch_rows, generator, steps_per_epoch
 
 HERE = Path(__file__).parent
-
-
-def run(folder, *settings, say=lambda _: None):
-    return pretrain(made_recordings(), folder, small_config(*settings), say=say)
-
-
-def weights(folder):
-    return progmem.load(folder / "model").state_dict()
-
-
-def steps_of(folder):
-    return [
-        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
-
-
-def assert_same_model(ours, theirs):
-    for name, tensor in weights(ours).items():
-        assert torch.equal(tensor, weights(theirs)[name]), name
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """An uninterrupted run, and the losses of its steps."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    run(folder)
-    return folder
 
 
 def test_a_run_leaves_all_that_it_promises(finished):
@@ -96,112 +68,6 @@ def golden_losses():
     return [json.loads(line)["loss"] for line in lines][:20]
 
 
-def start(folder, data, *settings):
-    command = [sys.executable, "-m", "progmem", "pretrain", str(data), "-o", str(folder)]
-    env = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path(progmem.__file__).parents[1]),
-    }
-    return subprocess.Popen(
-        [*command, *SETTINGS, *settings], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-
-
-def wait_for_step(folder, step, process):
-    deadline = time.time() + 60
-    while time.time() < deadline and process.poll() is None:
-        if (folder / "metrics.jsonl").exists() and len(steps_of_live(folder)) >= step:
-            return
-        time.sleep(0.005)
-
-
-def steps_of_live(folder):
-    return (folder / "metrics.jsonl").read_text().splitlines()
-
-
-@pytest.fixture(scope="module")
-def long_run(tmp_path_factory):
-    """Data on disk and the model of an uninterrupted run over it, in a process of its own."""
-    parent = tmp_path_factory.mktemp("long")
-    data = parent / "data"
-    data.mkdir()
-    for recording in made_recordings():
-        np.save(data / f"{int(recording.name):03d}.npy", recording.values)
-    process = start(parent / "whole", data, "train.epochs=12")
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    return data, parent / "whole"
-
-
-def kill_and_go_on(tmp_path, long_run, kills, seed):
-    data, whole = long_run
-    rng = np.random.default_rng(seed)
-    total = len(steps_of(whole))
-    folder = tmp_path / "broken"
-    for step in sorted(rng.integers(1, total, size=kills)):
-        process = start(folder, data, "train.epochs=12")
-        wait_for_step(folder, int(step), process)
-        time.sleep(float(rng.uniform(0, 0.03)))  # also in the midst of a checkpoint
-        process.kill()
-        process.communicate()
-    process = start(folder, data, "train.epochs=12")
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    assert_same_model(folder, whole)
-    assert steps_of(folder) == list(range(1, total + 1))
-
-
-def test_kill_9_and_the_same_command_again_change_no_bit(tmp_path, long_run):
-    kill_and_go_on(tmp_path, long_run, kills=3, seed=0)
-
-
-@pytest.mark.slow
-def test_kill_9_twenty_times_changes_no_bit(tmp_path, long_run):
-    kill_and_go_on(tmp_path, long_run, kills=20, seed=1)
-
-
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(
-    tmp_path, long_run, number, code
-):
-    data, _ = long_run
-    folder = tmp_path / "stopped"
-    process = start(folder, data, "train.epochs=12", "train.checkpoint_every=10000")
-    wait_for_step(folder, 4, process)
-    process.send_signal(number)
-    began = time.time()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == code, output
-    assert time.time() - began < 5
-    assert b"the same command goes on from there" in output
-    (note,) = (folder / "checkpoints").glob("*.json")
-    assert json.loads(note.read_text())["step"] == len(steps_of(folder))
-
-
-def test_a_run_with_dropout_resumes_exactly_too(tmp_path):
-    run(tmp_path / "whole", "model.dropout=0.3")
-    run(tmp_path / "broken", "model.dropout=0.3")
-    for file in sorted((tmp_path / "broken/checkpoints").glob("*"))[-2:]:
-        file.unlink()
-    said = []
-    run(tmp_path / "broken", "model.dropout=0.3", say=said.append)
-    assert any("going on from step" in line for line in said)
-    assert_same_model(tmp_path / "broken", tmp_path / "whole")
-
-
-def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
-    folder = tmp_path / "copy"
-    shutil.copytree(finished, folder)
-    shutil.rmtree(folder / "model")  # as if killed between the last checkpoint and the model
-    said = []
-    run(folder, say=said.append)
-    assert any("has finished its" in line for line in said)
-    assert_same_model(folder, finished)
-    before = len(steps_of(folder))
-    run(folder, "train.epochs=5")
-    assert len(steps_of(folder)) > before
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -230,92 +96,6 @@ def test_somebody_elses_folder_is_left_alone(tmp_path):
     with pytest.raises(ConfigError, match="holds other files"):
         run(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def forge_pickle(path):
-    """Code in place of tensors, with a fitting checksum: it must be refused, never run."""
-
-    class Hostile:
-        def __reduce__(self):
-            return (open, (str(path.parent.parent / "ran"), "w"))
-
-    data = pickle.dumps(Hostile())
-    path.write_bytes(data)
-    note = json.loads(path.with_suffix(".json").read_text())
-    note["sha256"] = hashlib.sha256(data).hexdigest()
-    path.with_suffix(".json").write_text(json.dumps(note))
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda p: p.write_bytes(p.read_bytes()[:1000]),
-        lambda p: p.write_bytes(b""),
-        flip,
-        lambda p: p.unlink(),
-        lambda p: p.with_suffix(".json").write_text("{"),
-        lambda p: p.with_suffix(".json").write_bytes(b"\xff\xfe"),
-        lambda p: p.with_suffix(".json").write_text("null"),
-        lambda p: forge_pickle(p),
-    ],
-    ids=["truncated", "empty", "bit", "gone", "note cut", "note bytes", "note null", "pickle"],
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(finished, tmp_path, damage):
-    folder = tmp_path / "copy"
-    shutil.copytree(finished, folder)
-    shutil.rmtree(folder / "model")
-    newest = max((folder / "checkpoints").glob("*.safetensors"))
-    damage(newest)
-    said = []
-    run(folder, say=said.append)
-    assert any(newest.name in line and "damaged and passed over" in line for line in said)
-    assert any("going on from step" in line for line in said)
-    assert_same_model(folder, finished)
-    assert not (folder / "ran").exists()
-
-
-def test_fifty_flipped_bits_are_all_noticed(finished, tmp_path):
-    from progmem.training.checkpoint import newest_checkpoint
-
-    folder = tmp_path / "checkpoints"
-    shutil.copytree(finished / "checkpoints", folder)
-    newest = max(folder.glob("*.safetensors"))
-    good, rng = newest.read_bytes(), np.random.default_rng(0)
-    newest_step = newest_checkpoint(folder, say=print).step
-    for place in rng.integers(len(good), size=50):
-        bad = bytearray(good)
-        bad[place] ^= 1 << int(rng.integers(8))
-        newest.write_bytes(bytes(bad))
-        assert newest_checkpoint(folder, say=lambda _: None).step < newest_step
-
-
-def test_a_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch):
-    from progmem.training import checkpoint
-
-    saved = checkpoint.save_checkpoint
-    calls = []
-
-    def no_space(_):
-        raise OSError(28, "No space left on device")
-
-    def full(folder, step, *rest):
-        calls.append(step)
-        if len(calls) == 3:
-            monkeypatch.setattr(os, "fsync", no_space)
-        saved(folder, step, *rest)
-
-    monkeypatch.setattr(checkpoint, "save_checkpoint", full)
-    with pytest.raises(OSError, match="No space"):
-        run(tmp_path / "run")
-    monkeypatch.undo()
-    assert checkpoint.newest_checkpoint(tmp_path / "run/checkpoints", say=print).step == calls[1]
-    assert not list((tmp_path / "run/checkpoints").glob(".progmem-*"))
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):

@@ -1,9 +1,14 @@
 """A run small enough for tests, the same in this process and in others."""
 
-import numpy as np
+import json
 
+import numpy as np
+import torch
+
+import progmem
 from progmem.data.collection import Recording
 from progmem.settings import read_config
+from progmem.training.pretrain import pretrain
 
 SETTINGS = [
     "model.dim=16", "model.heads=2", "model.blocks=2", "model.patch=6", "model.patch_stride=3",
@@ -25,3 +30,22 @@ def made_recordings(count=20):
 
 def small_config(*more):
     return read_config(None, [*SETTINGS, *more])
+
+
+def run(folder, *settings, say=lambda _: None):
+    return pretrain(made_recordings(), folder, small_config(*settings), say=say)
+
+
+def weights(folder):
+    return progmem.load(folder / "model").state_dict()
+
+
+def steps_of(folder):
+    return [
+        json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def assert_same_model(ours, theirs):
+    for name, tensor in weights(ours).items():
+        assert torch.equal(tensor, weights(theirs)[name]), name
