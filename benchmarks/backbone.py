@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import progmem
-from benchmarks import record
 from progmem.baselines.vanilla import VanillaTransformer
+from progmem.report import record
 
 CONFIG: dict[str, Any] = {
     "channels": 1, "size": "tiny", "window": 32, "stride": 16, "patch": 8, "patch_stride": 2

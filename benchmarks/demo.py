@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
-from benchmarks import record
 from progmem.demo import DRAWS, PER_CLASS, SETTINGS, demo, table_lines
+from progmem.report import record
 
 
 def main() -> None:

@@ -10,9 +10,6 @@ of the objective, averaged over ten steps at the start and at the end.
 import argparse
 import itertools
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import record
+from benchmarks.side_by_side import run_rows
 from progmem.data.sample import TEST_SUBJECTS, load_sample
+from progmem.report import record
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 
@@ -57,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commit", help="where there is no repository to ask")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--work", type=Path, default=Path("runs/objectives"))
     parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -64,31 +63,20 @@ def main() -> None:
         numbers = [int(c) for c in chosen.row]
         print(json.dumps(measure(tuple(numbers[:3]), numbers[3])), flush=True)
         return
-    waiting = [f"{''.join(map(str, s))}{seed}" for s in SUBSETS for seed in (0, 1)]
-    rows: list[dict[str, Any]] = []
-    while waiting:
-        batch, waiting = waiting[: chosen.at_once], waiting[chosen.at_once :]
-        command = [sys.executable, "-m", "benchmarks.objectives", "--row"]
-        env = os.environ | {"OMP_NUM_THREADS": "2"}
-        running = [
-            subprocess.Popen([*command, row], stdout=subprocess.PIPE, text=True, env=env)
-            for row in batch
-        ]
-        for process in running:
-            output, _ = process.communicate()
-            rows.append(json.loads(output.splitlines()[-1]))
+    names = [f"{''.join(map(str, s))}{seed}" for s in SUBSETS for seed in (0, 1)]
+    rows = run_rows("benchmarks.objectives", names, work=chosen.work, at_once=chosen.at_once)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    record.RESULTS = chosen.out
     result = {"config": SETTINGS, "seeds": [0, 1], **record.environment(device, chosen.commit)}
-    print(f"written: {record.save('objectives', 'sample', result | {'rows': rows})}")
+    path = record.save("objectives", "sample", result | {"rows": rows}, folder=chosen.out)
+    print(f"written: {path}")
     print("\n| objectives | " + " | ".join(OBJECTIVES) + " |\n|---|---|---|---|")
     for subset in SUBSETS:
-        names = " + ".join(n for n, on in zip(OBJECTIVES, subset, strict=True) if on)
+        shown = " + ".join(n for n, on in zip(OBJECTIVES, subset, strict=True) if on)
         cells = [
             _cell([r[n] for r in rows if tuple(r["subset"]) == subset and n in r])
             for n in OBJECTIVES
         ]
-        print(f"| {names} | " + " | ".join(cells) + " |")
+        print(f"| {shown} | " + " | ".join(cells) + " |")
 
 
 def _cell(gaps: list[list[float]]) -> str:

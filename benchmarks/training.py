@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import record
 from benchmarks.backbone import peak_memory, reset_peak_memory
-from progmem.data.collection import Recording
+from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.model.pmt import PMT
+from progmem.report import record
 from progmem.settings import read_config
 from progmem.training.learner import Learner
 from progmem.training.pretrain import model_for

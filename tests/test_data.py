@@ -1,4 +1,4 @@
-"""Recordings in, the built-in sample, rows, embeddings out, the probe."""
+"""Recordings in, the built-in sample, rows, embeddings out, the report."""
 
 import json
 
@@ -7,12 +7,11 @@ import pytest
 from training_setup import made_recordings, small_config
 
 import progmem
-from progmem.data.collection import Recording, read_recordings
+from progmem.data.recordings import Recording, read_recordings
 from progmem.data.rows import Rows
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
 from progmem.embed import embed
 from progmem.errors import InputError
-from progmem.probes.classify import classify, draw_labels
 
 
 def test_files_of_all_kinds_are_read(tmp_path):
@@ -136,32 +135,6 @@ def test_a_failed_embed_leaves_nothing_behind(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="out exists already; give a new folder"):
         embed(model, recordings[:2], tmp_path / "out")
-
-
-def test_label_draws_are_stratified_nested_and_reproducible():
-    y = np.repeat([0, 1, 2], [5, 50, 500])
-    few, again, more = (draw_labels(y, n, seed=3) for n in (2, 2, 5))
-    np.testing.assert_array_equal(few, again)
-    assert np.bincount(y[few]).tolist() == [2, 2, 2] and set(few) <= set(more)
-    assert not np.array_equal(few, draw_labels(y, 2, seed=4))
-    with pytest.raises(InputError, match="class 0 has 5 series, 6 labels were asked"):
-        draw_labels(y, 6, seed=0)
-
-
-def test_the_probe_finds_what_is_there_and_not_what_is_not():
-    rng = np.random.default_rng(0)
-    y, test_y = rng.integers(3, size=300), rng.integers(3, size=300)
-    noise, test_noise = rng.normal(size=(2, 300, 8))
-    seeds = range(5)
-    chance = classify(noise, y, test_noise, test_y, per_class=10, seeds=seeds)
-    assert abs(chance.accuracy.mean() - 1 / 3) < 0.1
-    clear = classify(
-        noise + 3 * np.eye(8)[y], y, test_noise + 3 * np.eye(8)[test_y], test_y,
-        per_class=10, seeds=seeds,
-    )  # fmt: skip
-    assert clear.accuracy.mean() > 0.85 and clear.macro_f1.mean() > 0.85
-    with pytest.raises(InputError, match="at least two classes"):
-        classify(noise, 0 * y, test_noise, test_y, per_class=1, seeds=seeds)
 
 
 def test_a_report_holds_its_pictures_and_escapes_its_text(tmp_path):

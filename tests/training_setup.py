@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import progmem
-from progmem.data.collection import Recording
+from progmem.data.recordings import Recording
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 

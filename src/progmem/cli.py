@@ -79,7 +79,7 @@ def _pretrain(chosen: Any) -> None:
 
 
 def _embed(chosen: Any) -> None:
-    from progmem.data.collection import read_recordings
+    from progmem.data.recordings import read_recordings
     from progmem.embed import embed, run_sampling_rate
 
     model = progmem.load(chosen.model)

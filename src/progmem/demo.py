@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib.figure import Figure
 
 from progmem.data.sample import (
@@ -17,6 +16,7 @@ from progmem.data.sample import (
 )
 from progmem.model.pmt import PMT
 from progmem.probes.classify import Scores, classify
+from progmem.probes.untrained import untrained_twin
 from progmem.report import figures
 from progmem.report.html import Part, write_report
 from progmem.settings import read_config
@@ -48,7 +48,7 @@ def demo(out: Path) -> dict[tuple[str, int], Scores]:
     features = embed_windows(model, train, others)
     scores = {
         (name, count): classify(
-            *_pair(train_test, train.y, others.y), per_class=count, seeds=list(DRAWS)
+            *_pair(train_test, train.y, others.y), labels=count, seeds=DRAWS, head="linear, fixed C"
         )
         for name, train_test in features.items()
         for count in PER_CLASS
@@ -100,11 +100,8 @@ def embed_windows(
     model: PMT, train: Windows, others: Windows
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Features of training and test windows: trained, untrained, and the series themselves."""
-    torch.manual_seed(0)
-    untrained = PMT(model.cfg)
-    untrained.stats.load_state_dict(model.stats.state_dict())
     features = {}
-    for name, encoder in (("trained", model), ("untrained", untrained)):
+    for name, encoder in (("trained", model), ("untrained", untrained_twin(model))):
         ours, theirs = (encoder.encode(w.x).sequence.numpy() for w in (train, others))
         features[name] = ours, theirs
     flat, other_flat = (w.x.reshape(len(w.x), -1) for w in (train, others))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from progmem.data.collection import Recording
+from progmem.data.recordings import Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.model.batches import moments_for

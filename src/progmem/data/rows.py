@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.data.collection import Recording
+from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.model.inputs import ChannelStats, Moments, Series, clean
 from progmem.settings import DataConfig
@@ -26,7 +26,11 @@ class Batch(NamedTuple):
 
 
 class Rows:
-    """Where each training row lies: recording, first sample, length."""
+    """Where each training row lies.
+
+    ``source`` and ``offset`` say where its samples are; ``recording`` and ``start`` say what it is
+    a piece of: rows cut from one recording may share samples.
+    """
 
     def __init__(self, recordings: Sequence[Recording], cfg: DataConfig) -> None:
         self.recordings = recordings
@@ -41,7 +45,11 @@ class Rows:
             if starts[-1] + window < length:
                 starts.append(length - window)  # the tail; rows that overlap never repel
             places += [(i, start, window) for start in starts]
-        self.recording, self.start, self.length = torch.tensor(places).T
+        self.source, self.offset, self.length = torch.tensor(places).T
+        origins = [r.origin if r.origin is not None else i for i, r in enumerate(recordings)]
+        numbers = {origin: number for number, origin in enumerate(dict.fromkeys(origins))}
+        self.recording = torch.tensor([numbers[origin] for origin in origins])[self.source]
+        self.start = torch.tensor([r.start for r in recordings])[self.source] + self.offset
         self.gaps = any(_has_nan(recording.values) for recording in recordings)
 
     def __len__(self) -> int:
@@ -65,7 +73,7 @@ class Rows:
         stats.scale.copy_(torch.from_numpy(np.where(scale > 0, scale, 1.0)))
 
     def _pieces(self, size: int = 2**20) -> Iterator[np.ndarray]:
-        for name, values in self.recordings:
+        for name, values, *_ in self.recordings:
             for start in range(0, len(values), size):
                 piece = np.asarray(values[start : start + size], dtype=np.float64)
                 if np.isinf(piece).any():
@@ -79,8 +87,8 @@ class Rows:
     def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
         """The rows, padded to the longest, normalised as the model does."""
         arrays = [
-            self.recordings[int(self.recording[r])].values[
-                int(self.start[r]) : int(self.start[r] + self.length[r])
+            self.recordings[int(self.source[r])].values[
+                int(self.offset[r]) : int(self.offset[r] + self.length[r])
             ]
             for r in rows
         ]

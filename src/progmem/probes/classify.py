@@ -1,19 +1,24 @@
-"""Few-label classification: a linear SVM on frozen features, over several draws of the labels.
+"""Few-label classification: SVMs on frozen features, over several draws of the labels.
 
-Shapes: R series, D features, n labelled series.
+Shapes: R series, D features.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
+from progmem.data.sets import LabelledSet
+from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.probes.labels import Amount, amount_name, draw_labels
+from progmem.probes.pooling import POOLINGS, pool
+from progmem.probes.svm import HEADS, fit_svm
 
-LINEAR_C = 0.01  # fixed: with a label or two a class there is nothing to choose it on
+LABELS: tuple[Amount, ...] = (0.01, 0.05)
+SEEDS = tuple(range(5))
 
 
 class Scores(NamedTuple):
@@ -21,45 +26,83 @@ class Scores(NamedTuple):
 
     accuracy: np.ndarray  # (draws,)
     macro_f1: np.ndarray  # (draws,)
-
-
-def draw_labels(y: np.ndarray, per_class: int, seed: int) -> np.ndarray:
-    """Rows to be labelled: ``per_class`` of each class, in random order; fewer are in more.
-
-    The same seed with a larger ``per_class`` gives a superset, whoever the encoder is.
-    """
-    rng = np.random.default_rng(seed)
-    chosen = []
-    for label in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == label))
-        if len(rows) < per_class:
-            raise InputError(f"class {label} has {len(rows)} series, {per_class} labels were asked")
-        chosen.append(rows[:per_class])
-    return np.concatenate(chosen)
+    weighted_f1: np.ndarray  # (draws,)
+    c: np.ndarray  # (draws,), the C that was used
 
 
 def classify(
-    features: np.ndarray,
+    train: np.ndarray,
     y: np.ndarray,
-    test_features: np.ndarray,
+    test: np.ndarray,
     test_y: np.ndarray,
     *,
-    per_class: int,
-    seeds: Sequence[int],
+    labels: Amount,
+    seeds: Sequence[int] = SEEDS,
+    head: str = "linear",
 ) -> Scores:
-    """Scores on the test series of SVMs trained on a few labelled ones.
+    """Scores on all test features (R, D) of machines that saw some labels of the training ones.
 
     Features are standardised by all training series: that needs no labels.
     """
-    if len(np.unique(y)) < 2:
-        raise InputError("classification needs at least two classes in y")
-    scaler = StandardScaler().fit(features)
-    train, test = scaler.transform(features), scaler.transform(test_features)
-    accuracy, macro_f1 = [], []
+    check_labels(y, len(train))
+    check_labels(test_y, len(test), classes=1)
+    scaler = StandardScaler().fit(train)
+    train, test = scaler.transform(train), scaler.transform(test)
+    found = []
     for seed in seeds:
-        rows = draw_labels(y, per_class, seed)
-        svm = SVC(kernel="linear", C=LINEAR_C).fit(train[rows], y[rows])
-        predicted = svm.predict(test)
-        accuracy.append(float((predicted == test_y).mean()))
-        macro_f1.append(float(f1_score(test_y, predicted, average="macro")))
-    return Scores(np.array(accuracy), np.array(macro_f1))
+        rows = draw_labels(y, labels, seed)
+        machine = fit_svm(train[rows], y[rows], HEADS[head])
+        predicted = machine.predict(test)
+        macro, weighted = (
+            float(f1_score(test_y, predicted, average=kind)) for kind in ("macro", "weighted")
+        )
+        found.append((float((predicted == test_y).mean()), macro, weighted, machine.C))
+    return Scores(*np.array(found).T)
+
+
+def probe_set(
+    encoder: Encoder,
+    data: LabelledSet,
+    *,
+    labels: Sequence[Amount] = LABELS,
+    seeds: Sequence[int] = SEEDS,
+    poolings: Sequence[str] = tuple(POOLINGS),
+    heads: Sequence[str] = tuple(HEADS),
+) -> dict[str, Any]:
+    """Every score of an encoder on a set, and the labelled rows of every draw, for a json file.
+
+    Test series meet the frozen encoder and the fitted machines, nothing else.
+    """
+    train, test = (
+        pool(encoder, x.transpose(0, 2, 1), poolings) for x in (data.X_train, data.X_test)
+    )
+    scores = {
+        pooling: {
+            amount_name(amount): {
+                head: {
+                    key: values.tolist()
+                    for key, values in classify(
+                        train[pooling], data.y_train, test[pooling], data.y_test,
+                        labels=amount, seeds=seeds, head=head,
+                    )._asdict().items()
+                }
+                for head in heads
+            }
+            for amount in labels
+        }
+        for pooling in train
+    }  # fmt: skip
+    rows = {
+        amount_name(amount): [draw_labels(data.y_train, amount, seed).tolist() for seed in seeds]
+        for amount in labels
+    }
+    facts = {"set": data.name, "split": data.split, "label_seeds": list(seeds)}
+    return {**facts, "labelled_rows": rows, "scores": scores}
+
+
+def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
+    """Refuse labels that do not fit their series or have nothing to tell apart."""
+    if y.shape != (count,):
+        raise InputError(f"y must have one label for each of the {count} series, got {y.shape}")
+    if len(np.unique(y)) < classes:
+        raise InputError(f"classification needs at least two classes in y, all labels are {y[0]!r}")

@@ -11,7 +11,7 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.data.collection import Recording, read_recordings
+from progmem.data.recordings import Recording, read_recordings
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError, TrainingError
 from progmem.model.inputs import ChannelStats
@@ -64,7 +64,7 @@ def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
     model_cfg = ModelConfig.for_length(length, channels, **given)
     shortest = int(rows.length.argmin())
     if rows.length[shortest] < model_cfg.patch:
-        name = rows.recordings[int(rows.recording[shortest])].name
+        name = rows.recordings[int(rows.source[shortest])].name
         raise InputError(
             f"{name} needs at least {model_cfg.patch} samples, got {int(rows.length[shortest])}; "
             "leave it out or set a smaller model.patch"
@@ -74,6 +74,15 @@ def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
     if model_cfg.slots == 0 and cfg.loss.pcl:
         raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
     return model_cfg
+
+
+def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
+    """The model a run of this seed begins with: statistics of the channels, nothing learnt yet."""
+    torch.manual_seed(seed)
+    model = PMT(cfg)
+    if cfg.normalise == "channel":
+        model.stats.load_state_dict(stats.state_dict())
+    return model
 
 
 def make_fabric(cfg: RunConfig) -> Fabric:
@@ -117,10 +126,7 @@ def _train(
     per_epoch = randomness.steps_per_epoch(len(rows), batch_size)
     total = train.epochs * per_epoch
 
-    torch.manual_seed(train.seed)
-    learner = Learner(PMT(model_cfg), cfg.loss)
-    if model_cfg.normalise == "channel":
-        learner.model.stats.load_state_dict(stats.state_dict())
+    learner = Learner(initial_model(model_cfg, stats, train.seed), cfg.loss)
     if train.precision == "64":
         learner.double()
     learner.to(fabric.device)

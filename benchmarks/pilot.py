@@ -1,0 +1,97 @@
+"""The pilot: how far short trainings get on the seven sets, by strength of views.
+
+    python -m benchmarks.pilot --data-dir DIR      # writes results/pilot/<set>.json; wants a GPU
+
+`small`, 400 steps on the training rows of each set, three presets of views, two seeds, beside the
+untrained encoder; probed with 1 % and 5 % of the labels on the official test rows. Nothing is
+chosen by these numbers.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.side_by_side import run_rows
+from progmem.data.registry import LABELLED, load_labelled
+from progmem.data.rows import Rows
+from progmem.model.inputs import ChannelStats
+from progmem.probes.classify import SEEDS, probe_set
+from progmem.report import record
+from progmem.report.tables import render
+from progmem.settings import PRESETS, read_config
+from progmem.training.pretrain import initial_model, model_for, pretrain
+from progmem.training.randomness import steps_per_epoch
+
+STEPS, BATCH = 400, 256
+SETTINGS = ["model.size=small", "train.lr=3e-4", f"train.batch_size={BATCH}"]
+ENCODERS = ("untrained", *PRESETS)
+TRAINING_SEEDS = (0, 1)
+
+
+def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> dict[str, Any]:
+    """Scores of one encoder on one set."""
+    data = load_labelled(name, data_dir)
+    began = time.perf_counter()
+    epochs = -(-steps // steps_per_epoch(len(data.y_train), BATCH))
+    settings = [*SETTINGS, f"train.seed={seed}", f"train.epochs={epochs}"]
+    if encoder != "untrained":
+        settings.append(f"views.preset={encoder}")
+    cfg, recordings = read_config(None, settings), data.training_recordings()
+    if encoder == "untrained":
+        rows = Rows(recordings, cfg.data)
+        stats = ChannelStats(rows.channels)
+        rows.set_statistics(stats)
+        model = initial_model(model_for(rows, cfg), stats, seed)
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+    else:
+        with tempfile.TemporaryDirectory() as parent:
+            model = pretrain(recordings, Path(parent) / "run", cfg, say=lambda _: None)
+    trained = time.perf_counter()
+    result = {"encoder": encoder, "seed": seed, "config": settings} | probe_set(model, data)
+    now = time.perf_counter()
+    return result | {"seconds": now - began, "seconds_probe": now - trained}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--commit", help="where there is no repository to ask")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--work", type=Path, default=Path("runs/pilot"))
+    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--sets", nargs="+", default=list(LABELLED))
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.row is not None:
+        name, encoder, seed = chosen.row.split("-")
+        row = measure(name, encoder, int(seed), chosen.data_dir, chosen.steps)
+        print(json.dumps(row), flush=True)
+        return
+    more = ["--steps", str(chosen.steps)]
+    if chosen.data_dir is not None:
+        more += ["--data-dir", str(chosen.data_dir)]
+    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in TRAINING_SEEDS]
+    found = run_rows(
+        "benchmarks.pilot", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
+    for name in chosen.sets:
+        mine = [row for row in found if row["set"] == name]
+        labelled = mine[0]["labelled_rows"]
+        for row in mine:
+            assert row.pop("labelled_rows") == labelled  # the same draws for every encoder
+        result = {**facts, **record.environment(device, chosen.commit), "labelled_rows": labelled}
+        path = record.save("pilot", name, result | {"rows": mine}, folder=chosen.out)
+        print(f"written: {path}")
+    print(render("pilot", chosen.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Rows of an experiment, each in a process of its own, several at once, none done twice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+
+def run_rows(
+    module: str, rows: Sequence[str], *, work: Path, at_once: int, arguments: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """What ``python -m module --row ROW *arguments`` prints as its last line, json, for each row.
+
+    A row that is in ``work`` already is taken from there, so a run that was broken off goes on.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+
+    def run(row: str) -> dict[str, Any]:
+        kept = work / f"{row}.json"
+        if not kept.exists():
+            done = subprocess.run(
+                [sys.executable, "-m", module, "--row", row, *arguments],
+                stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(f"row {row} of {module} failed")
+            unfinished = kept.with_suffix(".unfinished")
+            unfinished.write_text(done.stdout.splitlines()[-1])
+            unfinished.rename(kept)
+        found: dict[str, Any] = json.loads(kept.read_text())
+        print(f"{row}: {found.get('seconds', 0):.0f} s", flush=True)
+        return found
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(run, rows))

@@ -1,0 +1,93 @@
+"""Recordings from files: .npy, .npz and .csv, one or a folder of them, of any lengths.
+
+Shapes: B series, L samples, C channels.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from progmem.errors import InputError
+
+SUFFIXES = (".npy", ".npz", ".csv")
+
+
+class Recording(NamedTuple):
+    """One recording, or a piece of one, and what to call it."""
+
+    name: str
+    values: Any  # (L, C) array, perhaps memory-mapped
+    origin: str | None = None  # the recording a piece was cut from
+    start: int = 0  # the sample of ``origin`` it begins at
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """All recordings of a file or of a folder's files, in order of their names.
+
+    An array (L, C) is one recording, (B, L, C) are B of them; a vector is one channel.
+    """
+    if not path.exists():
+        raise InputError(f"there is no {path}; give a .npy, .npz or .csv file or a folder of them")
+    files = [path]
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+        if not files:
+            raise InputError(f"{path} holds no .npy, .npz or .csv file")
+    recordings = [recording for file in files for recording in _read_file(file)]
+    channels = {recording.values.shape[1] for recording in recordings}
+    if len(channels) > 1:
+        first = recordings[0]
+        other = next(r for r in recordings if r.values.shape[1] != first.values.shape[1])
+        raise InputError(
+            f"recordings must have the same channels: {first.name} has {first.values.shape[1]}, "
+            f"{other.name} has {other.values.shape[1]}"
+        )
+    return recordings
+
+
+def _read_file(path: Path) -> Iterator[Recording]:
+    try:
+        if path.suffix == ".npy":
+            yield from _split(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as archive:
+                for name in archive.files:
+                    yield from _split(f"{path.stem}.{name}", archive[name])
+        elif path.suffix == ".csv":
+            yield from _split(path.stem, _read_csv(path))
+        else:
+            raise InputError(f"{path} must end in .npy, .npz or .csv")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim == 2:
+        yield Recording(name, array)
+    elif array.ndim == 3:
+        yield from (Recording(f"{name}.{i}", values) for i, values in enumerate(array))
+    else:
+        raise InputError(
+            f"{name} must be (time, channels) or (batch, time, channels), got shape {array.shape}"
+        )
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    """One column a channel, a header if the first line is not all numbers, empty for missing."""
+    import pandas as pd
+
+    table = pd.read_csv(path, header=None, nrows=1)
+    first = pd.to_numeric(table.iloc[0], errors="coerce")
+    table = pd.read_csv(path, header=0 if first.isna().any() else None)
+    bad = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
+    if bad:
+        raise InputError(f"{path} must hold numbers only; column {', '.join(bad)} does not")
+    return table.to_numpy(dtype=np.float64)

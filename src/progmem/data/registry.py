@@ -1,0 +1,259 @@
+"""The paper's data sets by name: where their files are, whether they are the right ones.
+
+Shapes: R series, L samples, C channels.
+"""
+
+import difflib
+import gzip
+import hashlib
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from progmem.data.sets import DatedSeries, LabelledSet
+from progmem.data.splits import choose_rows, options_of
+from progmem.errors import InputError
+
+VARIABLE = "PROGMEM_DATA"  # the one environment variable: the folder of the files
+CONTENT = ("X_train", "y_train", "X_test", "y_test")
+
+
+class LabelledFile(NamedTuple):
+    """What X_train, y_train, X_test and y_test of a .npz file must be."""
+
+    file: str
+    train: int
+    test: int
+    length: int
+    channels: int
+    sha256: str  # of the four arrays, however they are packed
+
+    def describe(self) -> str:
+        return (
+            f"{self.train} + {self.test} series of {self.length} samples, {self.channels} channels"
+        )
+
+
+class DatedFile(NamedTuple):
+    """What a .csv.gz file must be, and where its training and validation parts end."""
+
+    file: str
+    rows: int
+    columns: tuple[str, ...]
+    target: str  # of univariate forecasting
+    ends: tuple[int, int, int]  # of train, validation, test
+    first: str | None  # the true first date, where the file's dates are made up
+    sha256: str  # of the unpacked file
+
+    def describe(self) -> str:
+        return f"{self.rows} hourly rows, columns {', '.join(self.columns)}"
+
+
+FILES: dict[str, LabelledFile | DatedFile] = {
+    "HAR": LabelledFile(
+        "HAR.npz", 7352, 2947, 128, 9,
+        "ef0d03eba3dd6b482854390be358417cb7bd74e0b5909541f6c8826a1f6ac4f3",
+    ),
+    "Epilepsy": LabelledFile(
+        "Epilepsy.npz", 9200, 2300, 178, 1,
+        "d4496b52cd16dd04968fe3548070219058bb49a45b8569c6b2f627c6eff5e58b",
+    ),
+    "Wafer": LabelledFile(
+        "Wafer.npz", 1000, 6164, 152, 1,
+        "469cc439e6854565eab5bc9d02f9efad0d79e6688c7d0ee9c7dcfe97f0a74274",
+    ),
+    "FordA": LabelledFile(
+        "FordA.npz", 3601, 1320, 500, 1,
+        "7342d6b02ebcef97a4bff89d44b3ac6eabe9ad86181db89a1b4ecc73dd65db40",
+    ),
+    "FordB": LabelledFile(
+        "FordB.npz", 3636, 810, 500, 1,
+        "a7319634029f36fefb844d035b2090f7ec9a19d7ec08f0aaa19446ad5abf78cc",
+    ),
+    "PhalangesOutlinesCorrect": LabelledFile(
+        "PhalangesOutlinesCorrect.npz", 1800, 858, 80, 1,
+        "ba7cafc7ae60975547f9f300d3b8211fe5749da6e26f9a6ef1fea67465568782",
+    ),
+    "ElectricDevices": LabelledFile(
+        "ElectricDevices.npz", 8926, 7711, 96, 1,
+        "88f2f2eba462f9fe5dd758eb41e475d052cfc7a785ab25ab9ab6740bc4debe10",
+    ),
+    "ETTh1": DatedFile(
+        "ETTh1.csv.gz", 17420, ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"), "OT",
+        (8640, 11520, 14400), None,
+        "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
+    ),
+    "Electricity": DatedFile(
+        "electricity_2clients.csv.gz", 26304, ("0", "OT"), "0",
+        (15782, 21043, 26304), "2012-01-01",
+        "20a7ef13dda01992b2db40760338f0be0eb5039e2a4c33f56953d4196a21392d",
+    ),
+}  # fmt: skip
+LABELLED = tuple(name for name, file in FILES.items() if isinstance(file, LabelledFile))
+
+
+def load(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    split: str = "official",
+    scaling: str = "none",
+    labels: str = "paper",
+) -> LabelledSet | DatedSeries:
+    """One of the paper's data sets, its file checked by shape and checksum.
+
+    Args:
+        name: one of ``FILES``.
+        data_dir: the folder of the files; None: that of the environment variable PROGMEM_DATA.
+        split: "official"; "validation" (a fifth of the training rows is held out in place of the
+            test rows, by whole subjects or recordings where they are known); and what a set has
+            beside them, see `progmem.data.splits`.
+        scaling: "none", or "tstcc" for Epilepsy: to 0..1 by all rows, test rows included.
+        labels: "paper", or "five" for Epilepsy, which is seizure or not by default.
+    """
+    file, path = FILES[check_name(name, data_dir)], find(name, data_dir)
+    if isinstance(file, DatedFile):
+        options = {"split": split, "scaling": scaling, "labels": labels}
+        plain = {"split": "official", "scaling": "none", "labels": "paper"}
+        if options != plain:
+            raise InputError(f"{name} has its own split by date, and no other options")
+        return _read_dated(name, file, path)
+    options_of(name, split=split, scaling=scaling, labels=labels)
+    return choose_rows(
+        name, _read_labelled(file, path), split=split, scaling=scaling, labels=labels
+    )
+
+
+def load_labelled(name: str, data_dir: str | Path | None = None, **options: str) -> LabelledSet:
+    """`load` for what needs labels: a set without them is refused."""
+    if check_name(name, data_dir) not in LABELLED:
+        raise InputError(f"{name} has no labels; those that have: {', '.join(LABELLED)}")
+    found = load(name, data_dir, **options)
+    assert isinstance(found, LabelledSet)
+    return found
+
+
+def check_name(name: str, data_dir: str | Path | None) -> str:
+    """``name``, if there is such a set."""
+    if name not in FILES:
+        near = difflib.get_close_matches(name.lower(), [known.lower() for known in FILES], n=1)
+        meant = next((known for known in FILES if near and known.lower() == near[0]), None)
+        hint = f"did you mean {meant!r}? " if meant else ""
+        raise InputError(
+            f"unknown data set {name!r}; {hint}known: {', '.join(FILES)}; "
+            f"their files are looked for in {_folder(data_dir) or f'the folder {VARIABLE} names'}"
+        )
+    return name
+
+
+def find(name: str, data_dir: str | Path | None) -> Path:
+    """The file of a known set."""
+    folder = _folder(data_dir)
+    if folder is None:
+        raise InputError(
+            f"where is {FILES[name].file}? Give its folder as data_dir (--data-dir on the command "
+            f"line) or in the environment variable {VARIABLE}"
+        )
+    path = folder / FILES[name].file
+    if not path.is_file():
+        raise InputError(
+            f"{path} is not there; {name} is looked for in {folder}, which --data-dir or {VARIABLE}"
+            " names"
+        )
+    return path
+
+
+def _folder(data_dir: str | Path | None) -> Path | None:
+    named = data_dir if data_dir is not None else os.environ.get(VARIABLE)
+    return None if named is None else Path(named)
+
+
+def content_sha256(arrays: dict[str, np.ndarray]) -> str:
+    """Checksum of the four arrays' names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name in CONTENT:
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    missing = [name for name in CONTENT if name not in arrays]
+    if missing:
+        raise InputError(f"{path} has no {', '.join(missing)}")
+    for name, count in (("X_train", file.train), ("X_test", file.test)):
+        shape = (count, file.length, file.channels)
+        if arrays[name].shape != shape:
+            raise InputError(f"{path}: {name} must have shape {shape}, got {arrays[name].shape}")
+    _check_sha256(path, content_sha256(arrays), file.sha256)
+    return arrays
+
+
+def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
+    import pandas as pd
+
+    try:
+        text = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)
+    table = pd.read_csv(io.BytesIO(text))
+    if (len(table), *table.columns) != (file.rows, "date", *file.columns):
+        raise InputError(f"{path} must have {file.describe()}")
+    dates = pd.DatetimeIndex(pd.to_datetime(table["date"]))
+    if file.first is not None:
+        dates = dates - dates[0] + pd.Timestamp(file.first)
+    ends = (0, *file.ends)
+    bounds = {
+        part: (ends[i], ends[i + 1]) for i, part in enumerate(("train", "validation", "test"))
+    }
+    values = table[list(file.columns)].to_numpy(dtype=np.float64)
+    return DatedSeries(name, values, file.columns, dates.to_numpy(), file.target, bounds)
+
+
+def _check_sha256(path: Path, found: str, expected: str) -> None:
+    if found != expected:
+        raise InputError(
+            f"{path} is damaged or another version: the sha256 of its content is {found[:12]}…, "
+            f"not {expected[:12]}…"
+        )
+
+
+def list_lines(data_dir: str | Path | None) -> list[str]:
+    """One line a set: name, what it is, and whether its file is there."""
+    folder = _folder(data_dir)
+    lines = [f"files are looked for in {folder or f'no folder yet: give --data-dir or {VARIABLE}'}"]
+    for name, file in FILES.items():
+        there = folder is not None and (folder / file.file).is_file()
+        lines.append(f"{name:26}{'there  ' if there else 'missing'}  {file.describe()}")
+    return lines
+
+
+def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
+    """One line a set after reading it whole, and whether all that are there are right."""
+    if _folder(data_dir) is None:
+        raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
+    lines, good = [], True
+    for name, file in FILES.items():
+        try:
+            path = find(name, data_dir)
+        except InputError:
+            lines.append(f"{name:26}missing  {file.file}")
+            continue
+        try:
+            load(name, data_dir)
+            lines.append(f"{name:26}ok       {path}, content sha256 {file.sha256[:12]}…")
+        except InputError as error:
+            good = False
+            lines.append(f"{name:26}WRONG    {error}")
+    return lines, good

@@ -1,0 +1,90 @@
+"""One vector a series from any encoder's levels, some series at a time.
+
+Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from progmem.encoding import Encoder, Encoding
+from progmem.errors import InputError
+
+AT_ONCE = 2**17  # samples; what is not pooled yet is kept for no more than these
+
+
+def sequence(z: Encoding) -> Tensor:
+    return z.sequence
+
+
+def mean_tokens(z: Encoding) -> Tensor:
+    return _mean(z.tokens, z.token_mask)
+
+
+def max_tokens(z: Encoding) -> Tensor:
+    """Largest value of each channel over the tokens there are; 0 where there are none."""
+    there = z.token_mask[..., None]
+    highest = z.tokens.masked_fill(~there, -torch.inf).amax(1)
+    return torch.where(there.any(1), highest, 0.0)
+
+
+def mean_memory(z: Encoding) -> Tensor:
+    if z.memory is None or z.window_mask is None:
+        raise InputError("mean_memory needs an encoder with a memory; this one has none")
+    return _mean(z.memory.mean(2), z.window_mask)
+
+
+def everything(z: Encoding) -> Tensor:
+    """All of the others that the encoder has, side by side."""
+    parts = [sequence(z), mean_tokens(z), max_tokens(z)]
+    if z.memory is not None:
+        parts.append(mean_memory(z).to(z.tokens.dtype))
+    return torch.cat(parts, dim=1)
+
+
+POOLINGS: dict[str, Callable[[Encoding], Tensor]] = {
+    "sequence": sequence,
+    "mean_tokens": mean_tokens,
+    "max_tokens": max_tokens,
+    "mean_memory": mean_memory,
+    "all": everything,
+}
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean (B, D) of values (B, m, D) over the places that ``mask`` (B, m) has."""
+    there = mask[..., None].to(values.dtype)
+    return (values * there).sum(1) / there.sum(1).clamp(min=1)
+
+
+def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndarray]:
+    """Features (B, D) by each of ``poolings`` of series (B, L, C) or a list of (L_i, C).
+
+    Those of memory are left out for an encoder that has none.
+    """
+    for name in poolings:
+        if name not in POOLINGS:
+            raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {name!r}")
+    if not len(x):
+        raise InputError("there are no series to encode; give at least one")
+    found: dict[str, list[np.ndarray]] = {}
+    for part in _pieces(x):
+        z = encoder.encode(part)
+        for name in poolings:
+            if name != "mean_memory" or z.memory is not None:
+                found.setdefault(name, []).append(POOLINGS[name](z).float().cpu().numpy())
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _pieces(x: Any) -> Any:
+    first = 0
+    while first < len(x):
+        count, samples = 0, 0
+        while first + count < len(x) and (not count or samples < AT_ONCE):
+            samples += len(x[first + count])
+            count += 1
+        yield x[first : first + count]
+        first += count

@@ -1,0 +1,65 @@
+"""What a result must say about where it came from, and the file it goes into."""
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import progmem
+
+RESULTS = Path("results")
+NAMED = ("torch", "numpy", "scikit-learn", "lightning")
+
+
+def environment(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
+    """Commit (given where there is no repository), versions and device of this run."""
+    name = torch.cuda.get_device_name() if device == "cuda" else platform.machine() + " CPU"
+    versions = {"progmem": progmem.__version__, "python": platform.python_version()}
+    return {
+        "commit": commit or _git("rev-parse", "HEAD"),
+        "dirty": commit is None and bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "versions": versions | {name: importlib.metadata.version(name) for name in NAMED},
+        "device": name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def save(experiment: str, name: str, result: dict[str, Any], *, folder: Path = RESULTS) -> Path:
+    """Write ``result`` to <folder>/<experiment>/<name>.json."""
+    path = folder / experiment / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_text(result) + "\n")
+    return path
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Json with a key a line, but lists of numbers on one."""
+    if isinstance(value, dict) and value:
+        space = " " * (depth + 1)
+        lines = [f"{space}{json.dumps(str(k))}: {_text(v, depth + 1)}" for k, v in value.items()]
+        return "{\n" + ",\n".join(lines) + "\n" + " " * depth + "}"
+    if isinstance(value, list | tuple) and any(isinstance(v, dict | list | tuple) for v in value):
+        space = " " * (depth + 1)
+        return (
+            "[\n"
+            + ",\n".join(space + _text(v, depth + 1) for v in value)
+            + "\n"
+            + " " * depth
+            + "]"
+        )
+    return json.dumps(value)
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the checkout this package runs from; None where it runs from no checkout."""
+    root = Path(progmem.__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, cwd=root, check=False
+    )
+    return done.stdout.strip()

@@ -1,0 +1,100 @@
+"""Tables from the files of results/: what was measured, with the paper's figures beside it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from progmem.errors import InputError
+from progmem.report.paper import CLASSIFICATION
+from progmem.report.record import RESULTS
+
+Result = dict[str, Any]
+
+
+def demo_table(results: list[Result]) -> str:
+    """What the demonstration reaches, as it prints it."""
+    return "\n".join("    " + line for line in results[0]["printed"])
+
+
+def backbone_table(results: list[Result]) -> str:
+    """Time and peak memory of the backbone over those of full attention, by tokens."""
+    result = results[0]
+    whole = [row for row in result["rows"] if row["role"] == "attention"]
+    patch, stride = result["config"]["patch"], result["config"]["patch_stride"]
+    lines = []
+    for ours, full in zip(whole[::2], whole[1::2], strict=True):
+        tokens = (ours["samples"] - patch) // stride + 1
+        time, memory = (ours[key] / full[key] for key in ("seconds", "peak_mb"))
+        lines.append([f"{tokens:,}", f"{time:.2f}x", f"{memory:.2f}x"])
+    return _markdown(["tokens", "time", "peak memory"], lines)
+
+
+def classification_table(
+    results: list[Result], *, pooling: str = "sequence", head: str = "linear"
+) -> str:
+    """Accuracy / macro-F1 in %, mean ± sd of the accuracy over training seeds and label draws."""
+    rows = [row for result in results for row in result["rows"]]
+    encoders = list(dict.fromkeys(row["encoder"] for row in rows))
+    sets = [name for name in CLASSIFICATION["1%"]["PMT"] if name in {r["set"] for r in rows}]
+    sets += sorted({row["set"] for row in rows} - set(sets))
+    lines = []
+    for amount in dict.fromkeys(a for row in rows for a in row["scores"]["sequence"]):
+        for name in sets:
+            cells = [
+                _cell([r for r in rows if (r["set"], r["encoder"]) == (name, encoder)],
+                      pooling, amount, head)
+                for encoder in encoders
+            ]  # fmt: skip
+            printed = CLASSIFICATION.get(amount, {}).get("PMT", {}).get(name)
+            paper = "-" if printed is None else "{:.1f} / {:.1f}".format(*printed)
+            lines.append([name, amount, *cells, paper])
+    return _markdown(["set", "labels", *encoders, "paper's PMT"], lines)
+
+
+def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
+    found = [row["scores"].get(pooling, {}).get(amount, {}).get(head) for row in rows]
+    found = [scores for scores in found if scores is not None]
+    if not found:
+        return "-"
+    accuracy, macro = (
+        100 * np.concatenate([scores[key] for scores in found]) for key in ("accuracy", "macro_f1")
+    )
+    sd = f" ± {accuracy.std(ddof=1):.1f}" if len(accuracy) > 1 else ""
+    return f"{accuracy.mean():.1f}{sd} / {macro.mean():.1f}"
+
+
+def _markdown(header: list[str], lines: list[list[str]]) -> str:
+    rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
+    return "\n".join([rows[0], "|" + "---|" * len(header), *rows[1:]])
+
+
+TABLES: dict[str, Callable[..., str]] = {
+    "demo": demo_table,
+    "backbone": backbone_table,
+    "pilot": classification_table,
+    "classify": classification_table,
+}
+
+
+def render(experiment: str, folder: Path = RESULTS, **options: str) -> str:
+    """The table of one experiment's files."""
+    if experiment not in TABLES:
+        raise InputError(f"there is no table for {experiment!r}; known: {', '.join(TABLES)}")
+    paths = sorted((folder / experiment).glob("*.json"))
+    if not paths:
+        raise InputError(f"{folder / experiment} holds no results; give --results or run it first")
+    results = [json.loads(path.read_text()) for path in paths]
+    if TABLES[experiment] is classification_table:
+        return classification_table(results, **options)
+    return TABLES[experiment](results)
+
+
+def render_all(folder: Path = RESULTS, **options: str) -> str:
+    """Every table there are results for, with its name above it."""
+    there = [name for name in TABLES if list((folder / name).glob("*.json"))]
+    if not there:
+        raise InputError(f"{folder} holds no results; give --results DIR")
+    return "\n\n".join(f"{name}\n\n{render(name, folder, **options)}" for name in there)

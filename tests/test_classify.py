@@ -1,0 +1,84 @@
+"""Few labels: how they are drawn, what the machines find, what the probe of a whole set keeps."""
+
+import numpy as np
+import pytest
+
+from progmem.errors import InputError
+from progmem.probes.classify import classify
+from progmem.probes.labels import draw_labels, parse_amount
+from progmem.probes.svm import FIXED_C, HEADS, fit_svm
+
+
+def test_label_draws_are_stratified_nested_and_reproducible():
+    y = np.repeat([0, 1, 2], [5, 50, 500])
+    for few_labels, more_labels in ((2, 5), (0.01, 0.05)):
+        few, again, more = (
+            draw_labels(y, n, seed=3) for n in (few_labels, few_labels, more_labels)
+        )
+        np.testing.assert_array_equal(few, again)
+        assert set(few) <= set(more) and len(set(more)) == len(more)
+        assert not np.array_equal(few, draw_labels(y, few_labels, seed=4))
+    assert np.bincount(y[draw_labels(y, 2, seed=0)]).tolist() == [2, 2, 2]
+    assert np.bincount(y[draw_labels(y, 0.01, seed=0)]).tolist() == [1, 1, 5]
+    assert np.bincount(y[draw_labels(y, 0.05, seed=0)]).tolist() == [1, 2, 25]
+    assert len(draw_labels(y, 1.0, seed=0)) == len(y)
+    with pytest.raises(InputError, match="class 0 has 5 series, 6 labels were asked"):
+        draw_labels(y, 6, seed=0)
+
+
+@pytest.mark.parametrize("text, amount", [("5%", 0.05), ("0.5%", 0.005), ("10", 10), ("100%", 1.0)])
+def test_amounts_of_labels_are_shares_or_numbers(text, amount):
+    assert parse_amount(text) == amount and type(parse_amount(text)) is type(amount)
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "0%", "101%", "half", "0.05", "%"])
+def test_other_amounts_are_refused(text):
+    with pytest.raises(InputError, match="a share such as 5% or a number a class"):
+        parse_amount(text)
+
+
+def clusters(rng, count, classes=3, apart=3.0):
+    y = rng.integers(classes, size=count)
+    return rng.normal(size=(count, 8)) + apart * np.eye(8)[y], y
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_probe_finds_what_is_there_and_not_what_is_not(head):
+    rng = np.random.default_rng(0)
+    for apart, low, high in ((0.0, 0.23, 0.43), (3.0, 0.85, 1.0)):
+        (x, y), (test_x, test_y) = (clusters(rng, 300, apart=apart) for _ in range(2))
+        scores = classify(x, y, test_x, test_y, labels=10, head=head)
+        for values in scores[:3]:
+            assert values.shape == (5,) and low <= values.mean() <= high
+
+
+def test_scores_are_those_worked_by_hand():
+    x = np.array([[-1.0], [-1.0], [1.0], [1.0]])
+    test_x = np.array([[-1.0], [-1.0], [-1.0], [1.0]])
+    scores = classify(
+        x, np.array([0, 0, 1, 1]), test_x, np.array([0, 0, 1, 1]),
+        labels=2, seeds=[0], head="linear, fixed C",
+    )  # fmt: skip
+    assert scores.accuracy[0] == 0.75
+    assert scores.macro_f1[0] == pytest.approx((0.8 + 2 / 3) / 2)  # 2PR/(P+R) of each class
+    lone = classify(
+        x, np.array([0, 0, 1, 1]), test_x, np.array([0, 1, 1, 1]),
+        labels=2, seeds=[0], head="linear, fixed C",
+    )  # fmt: skip
+    assert lone.accuracy[0] == 0.5
+    assert lone.weighted_f1[0] == pytest.approx(0.25 * 0.5 + 0.75 * 0.5)
+    assert scores.c[0] == FIXED_C["linear"]
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_c_is_validated_inside_the_labelled_series_and_fixed_where_it_cannot_be(kernel):
+    rng = np.random.default_rng(0)
+    x, y = clusters(rng, 60, apart=30.0)
+    head = HEADS[kernel]
+    found = fit_svm(x, y, head)
+    assert found.score(x, y) == 1.0 and FIXED_C[kernel] > found.C  # the smallest that is best
+    few = np.concatenate([np.flatnonzero(y == 0)[:1], np.flatnonzero(y != 0)])
+    found = fit_svm(x[few], y[few], head)
+    assert FIXED_C[kernel] == found.C
+    two = np.concatenate([np.flatnonzero(y == label)[:2] for label in range(3)])
+    assert fit_svm(x[two], y[two], head).predict(x[two]).shape == (6,)  # two folds
