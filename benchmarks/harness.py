@@ -8,6 +8,7 @@ standardised by the training rows, through our label draws and SVMs.
 """
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.side_by_side import run_rows
 from progmem.data.registry import load_labelled
 from progmem.probes.classify import LABELS, SEEDS, classify
 from progmem.probes.labels import amount_name, draw_labels
@@ -28,8 +30,12 @@ KNOWN = {  # accuracy in %, linear SVM of C 0.01, and how far off it may be
 }  # fmt: skip
 
 
-def measure(name: str, data_dir: Path | None, iterations: int, device: str) -> dict[str, Any]:
-    """TS2Vec's scores on one set."""
+SEEDS_TS2VEC = (0, 1, 2)
+ITERATIONS = 600
+
+
+def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str, Any]:
+    """Scores of one TS2Vec on one set."""
     from ts2vec import TS2Vec  # the checkout's
 
     data = load_labelled(name, data_dir)
@@ -37,10 +43,10 @@ def measure(name: str, data_dir: Path | None, iterations: int, device: str) -> d
     mean, scale = train.mean((0, 1)), train.std((0, 1))
     train, test = (train - mean) / scale, (test - mean) / scale
     began = time.perf_counter()
-    torch.manual_seed(0)
-    np.random.seed(0)
+    torch.manual_seed(seed)
+    np.random.seed(seed)
     model = TS2Vec(input_dims=train.shape[2], output_dims=320, batch_size=8, device=device)
-    model.fit(train, n_iters=iterations)
+    model.fit(train, n_iters=ITERATIONS)
     features = [model.encode(x, encoding_window="full_series") for x in (train, test)]
     scores = {
         amount_name(amount): {
@@ -59,30 +65,45 @@ def measure(name: str, data_dir: Path | None, iterations: int, device: str) -> d
         for a in LABELS
     }
     took = time.perf_counter() - began
-    return {"set": name, "seconds": took, "labelled_rows": rows, "scores": scores}
+    return {"set": name, "seed": seed, "seconds": took, "labelled_rows": rows, "scores": scores}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ts2vec", type=Path, required=True, help="a checkout of their code")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--iterations", type=int, default=600)
     parser.add_argument("--commit", help="where there is no repository to ask")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--work", type=Path, default=Path("runs/harness"))
+    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    sys.path.insert(0, str(chosen.ts2vec))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = [measure(n, chosen.data_dir, chosen.iterations, device) for n in ("HAR", "FordA")]
-    facts = {"config": {"iterations": chosen.iterations, "batch": 8, "width": 320}, "seeds": [0]}
+    if chosen.row is not None:
+        sys.path.insert(0, str(chosen.ts2vec))
+        name, seed = chosen.row.split("-")
+        print(json.dumps(measure(name, int(seed), chosen.data_dir, device)), flush=True)
+        return
+    more = ["--ts2vec", str(chosen.ts2vec)]
+    if chosen.data_dir is not None:
+        more += ["--data-dir", str(chosen.data_dir)]
+    names = [f"{name}-{seed}" for name in ("HAR", "FordA") for seed in SEEDS_TS2VEC]
+    rows = run_rows(
+        "benchmarks.harness", names, work=chosen.work, at_once=chosen.at_once, arguments=more
+    )
+    config = {"iterations": ITERATIONS, "batch": 8, "width": 320}
+    facts = {"config": config, "seeds": SEEDS_TS2VEC, "label_seeds": SEEDS}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}
     print(f"written: {record.save('harness', 'ts2vec', result, folder=chosen.out)}\n")
     print("| set | labels | TS2Vec here | known |\n|---|---|---|---|")
-    for row in rows:
-        for amount in map(amount_name, LABELS):
-            accuracy = 100 * np.array(row["scores"][amount]["linear, fixed C"]["accuracy"])
-            known, within = KNOWN[row["set"], amount]
-            here = f"{accuracy.mean():.1f} ± {accuracy.std(ddof=1):.1f}"
-            print(f"| {row['set']} | {amount} | {here} | {known} ± {within} |")
+    for (name, amount), (known, within) in KNOWN.items():
+        mine = [
+            r["scores"][amount]["linear, fixed C"]["accuracy"] for r in rows if r["set"] == name
+        ]
+        found = 100 * np.array(mine)  # (seeds, draws)
+        by_seed = ", ".join(f"{a:.1f}" for a in found.mean(1))
+        here = f"{found.mean():.1f} ± {found.std(ddof=1):.1f} (seeds: {by_seed})"
+        print(f"| {name} | {amount} | {here} | {known} ± {within} |")
 
 
 if __name__ == "__main__":
