@@ -3,6 +3,8 @@
 Shapes: B series, L samples, C channels.
 """
 
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +61,7 @@ def _read_file(path: Path) -> Iterator[Recording]:
             yield from _split(path.stem, _read_csv(path))
         else:
             raise InputError(f"{path} must end in .npy, .npz or .csv")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ CONTENT = ("X_train", "y_train", "X_test", "y_test")
 
 
 class LabelledFile(NamedTuple):
-    """What X_train, y_train, X_test and y_test of a .npz file must be."""
+    """What X_train, y_train, X_test and y_test of a .npz file must be, and what else is needed."""
 
     file: str
     train: int
@@ -31,6 +32,7 @@ class LabelledFile(NamedTuple):
     length: int
     channels: int
     sha256: str  # of the four arrays, however they are packed
+    more: tuple[str, ...] = ()  # arrays that tell what the rows are and how they are split
 
     def describe(self) -> str:
         return (
@@ -57,10 +59,14 @@ FILES: dict[str, LabelledFile | DatedFile] = {
     "HAR": LabelledFile(
         "HAR.npz", 7352, 2947, 128, 9,
         "ef0d03eba3dd6b482854390be358417cb7bd74e0b5909541f6c8826a1f6ac4f3",
+        ("subject_train", "subject_test", "experiment_train", "experiment_test", "start_train",
+         "start_test", "tstcc_train_idx", "tstcc_val_idx"),
     ),
     "Epilepsy": LabelledFile(
         "Epilepsy.npz", 9200, 2300, 178, 1,
         "d4496b52cd16dd04968fe3548070219058bb49a45b8569c6b2f627c6eff5e58b",
+        ("y_train_binary", "y_test_binary", "recording_train", "recording_test", "chunk_train",
+         "chunk_test", "n_train_without_val", "column_min", "column_max"),
     ),
     "Wafer": LabelledFile(
         "Wafer.npz", 1000, 6164, 152, 1,
@@ -169,7 +175,7 @@ def find(name: str, data_dir: str | Path | None) -> Path:
 
 def _folder(data_dir: str | Path | None) -> Path | None:
     named = data_dir if data_dir is not None else os.environ.get(VARIABLE)
-    return None if named is None else Path(named)
+    return Path(named) if named else None  # an empty variable is an unset one
 
 
 def content_sha256(arrays: dict[str, np.ndarray]) -> str:
@@ -186,9 +192,9 @@ def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    missing = [name for name in CONTENT if name not in arrays]
+    missing = [name for name in (*CONTENT, "classes", *file.more) if name not in arrays]
     if missing:
         raise InputError(f"{path} has no {', '.join(missing)}")
     for name, count in (("X_train", file.train), ("X_test", file.test)):
@@ -204,7 +210,7 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
 
     try:
         text = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)
     table = pd.read_csv(io.BytesIO(text))

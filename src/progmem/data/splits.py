@@ -129,9 +129,9 @@ def _places(name: str, arrays: Arrays) -> tuple[np.ndarray | None, np.ndarray | 
     def both(key: str) -> np.ndarray:
         return np.concatenate([arrays[f"{key}_train"], arrays[f"{key}_test"]])
 
-    if name == "HAR" and "experiment_train" in arrays:
+    if name == "HAR":
         pairs = zip(both("subject"), both("experiment"), strict=True)
         return np.array([f"{s}-{e}" for s, e in pairs]), both("start").astype(np.int64)
-    if name == "Epilepsy" and "recording_train" in arrays:
+    if name == "Epilepsy":
         return both("recording"), (both("chunk").astype(np.int64) - 1) * EPILEPSY_PIECE
     return None, None
