@@ -54,7 +54,7 @@ def _read_file(path: Path) -> Iterator[Recording]:
         if path.suffix == ".npy":
             yield from _split(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
         elif path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 for name in archive.files:
                     yield from _split(f"{path.stem}.{name}", archive[name])
         elif path.suffix == ".csv":

@@ -190,7 +190,7 @@ def content_sha256(arrays: dict[str, np.ndarray]) -> str:
 
 def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
