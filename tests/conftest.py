@@ -33,3 +33,15 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "run"
     run(folder)
     return folder
+
+
+@pytest.fixture
+def made_sets(tmp_path, monkeypatch):
+    """A folder of small made files that the registry takes for the right ones."""
+    from made_sets import write_files
+
+    from progmem.data import registry
+
+    monkeypatch.delenv(registry.VARIABLE, raising=False)
+    monkeypatch.setattr(registry, "FILES", write_files(tmp_path))
+    return tmp_path

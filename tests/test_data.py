@@ -40,6 +40,8 @@ def hostile(folder):
         (lambda f: None, "holds no .npy, .npz or .csv file"),
         (lambda f: (f / "x.npy").write_bytes(b"nonsense"), "x.npy cannot be read"),
         (hostile, "x.npy cannot be read: .*Python objects"),
+        (lambda f: (f / "x.npy").write_bytes(b""), "x.npy cannot be read: No data"),
+        (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
         (lambda f: np.save(f / "x.npy", np.zeros((1, 2, 3, 4))), r"got shape \(1, 2, 3, 4\)"),
