@@ -32,12 +32,13 @@ def pretrain(
     out: Path,
     cfg: RunConfig,
     *,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] | None = print,
 ) -> PMT:
     """Train a model on unlabelled recordings; ``out`` then holds it in model/.
 
     The same call on a folder whose run was broken off goes on where its last good checkpoint was;
-    on one that has finished it returns the model.
+    on one that has finished it returns the model. With ``say`` None nothing is shown, and no
+    metrics are kept.
     """
     recordings = read_recordings(Path(source)) if isinstance(source, str | Path) else source
     rows = Rows(recordings, cfg.data)
@@ -46,7 +47,7 @@ def pretrain(
     rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
-        return _train(fabric, rows, model_cfg, stats, out, cfg, say=lambda _: None)
+        return _train(fabric, rows, model_cfg, stats, out, cfg, say=None)
     with run_folder.owned(out):
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
         return _train(fabric, rows, model_cfg, stats, out, cfg, say)
@@ -85,13 +86,19 @@ def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
     return model
 
 
-def make_fabric(cfg: RunConfig) -> Fabric:
-    """Devices, precision and processes, from the settings and the launcher's environment."""
+def choose_device(cfg: RunConfig) -> str:
+    """The kind of device a run is on: as told, or a GPU if there is one."""
     device = cfg.train.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device is cuda, but no GPU is available here; set auto or cpu")
+    return device
+
+
+def make_fabric(cfg: RunConfig) -> Fabric:
+    """Devices, precision and processes, from the settings and the launcher's environment."""
+    device = choose_device(cfg)
     precision = cfg.train.precision
     if precision == "auto":
         precision = "bf16" if device == "cuda" else "32"
@@ -115,9 +122,10 @@ def _train(
     stats: ChannelStats,
     out: Path,
     cfg: RunConfig,
-    say: Callable[[str], None],
+    say: Callable[[str], None] | None,
 ) -> PMT:
-    train = cfg.train
+    train, watched = cfg.train, say is not None
+    say = say or (lambda _: None)
     if len(rows) < train.batch_size:
         say(
             f"{len(rows)} rows are fewer than train.batch_size {train.batch_size}: one batch a step"
@@ -148,7 +156,7 @@ def _train(
 
     if main:
         run_folder.cut_metrics(out, done)
-    monitor = Monitor(out, first=done, total=total, every=train.log_every) if main else None
+    monitor = Monitor(out, first=done, total=total, every=train.log_every) if watched else None
     warned = False
     try:
         with Stop() as stop:
