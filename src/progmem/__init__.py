@@ -1,5 +1,7 @@
 """Representations of time series at three scales: tokens, memory, sequence."""
 
+from typing import TYPE_CHECKING, Any
+
 from progmem.config import ModelConfig
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import ConfigError, InputError, ModelFolderError
@@ -7,6 +9,9 @@ from progmem.model.counting import count_macs, count_params
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.model.stream import Stream
+
+if TYPE_CHECKING:
+    from progmem.estimator import PMTEncoder
 
 __version__ = "0.1.0"
 __all__ = [
@@ -17,8 +22,18 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "ModelFolderError",
+    "PMTEncoder",
     "Stream",
     "count_macs",
     "count_params",
     "load",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """PMTEncoder once it is asked for: scikit-learn and the training loop take long to import."""
+    if name == "PMTEncoder":
+        from progmem.estimator import PMTEncoder
+
+        return PMTEncoder
+    raise AttributeError(f"module 'progmem' has no attribute {name!r}")

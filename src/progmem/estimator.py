@@ -1,0 +1,187 @@
+"""The model as a scikit-learn transformer: collections in, features or collections out.
+
+Shapes: C channels, L samples.
+"""
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from progmem import estimator_folder
+from progmem.config import ModelConfig
+from progmem.data.collection import as_collection
+from progmem.data.recordings import Recording
+from progmem.errors import ConfigError, InputError
+from progmem.levels import at_level, check_level
+from progmem.model.pmt import PMT
+from progmem.settings import RunConfig, read_config
+from progmem.training.pretrain import choose_device, pretrain
+
+SETTINGS = {  # parameter -> the setting of a run it stands for
+    "size": "model.size",
+    "epochs": "train.epochs",
+    "device": "train.device",
+    "batch_size": "train.batch_size",
+    "lr": "train.lr",
+    "views": "views.preset",
+    "seed": "train.seed",
+}
+CASES_AT_ONCE = 64
+_TRAINING = threading.Lock()  # torch's random numbers are drawn from one state for all threads
+
+
+class PMTEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types in sklearn
+    """Trains a PMT without labels, then turns series into its tokens, memory or sequence vectors.
+
+    X is what `progmem.data.as_collection` takes: (cases, channels, time), (cases, time) for one
+    channel, lists where lengths differ; NaN is missing. ``transform`` takes series of any length.
+
+    Args:
+        size: "tiny", "small" or "base", the paper's.
+        level: what ``transform`` gives: "sequence" (cases, width), "token" (cases, width, tokens)
+            or "memory" (cases, slots x width, windows), the last two with NaN where all is missing
+            and as lists where lengths differ.
+        epochs: passes over the data.
+        device: "auto" (a GPU if there is one), "cpu" or "cuda".
+        batch_size: series of a training step.
+        lr: the highest learning rate.
+        views: how strongly training distorts series: "gentle", "medium" or "strong".
+        seed: the same seed, parameters and data give the same model, to the bit on a CPU.
+        verbose: whether training shows its progress.
+        settings: everything else as on the command line, e.g. ``("model.slots=4", "loss.pcl=0")``.
+    """
+
+    model_: PMT
+    channels_: int
+    n_features_in_: int  # columns of an X of two dimensions, channels of any other
+
+    def __init__(
+        self,
+        size: str = "small",
+        level: str = "sequence",
+        epochs: int = 50,
+        device: str = "auto",
+        batch_size: int = 256,
+        lr: float = 1e-4,
+        views: str = "medium",
+        seed: int = 0,
+        verbose: bool = False,
+        settings: tuple[str, ...] | None = None,
+    ) -> None:
+        self.size = size
+        self.level = level
+        self.epochs = epochs
+        self.device = device
+        self.batch_size = batch_size
+        self.lr = lr
+        self.views = views
+        self.seed = seed
+        self.verbose = verbose
+        self.settings = settings
+
+    def fit(self, X: Any, y: Any = None) -> "PMTEncoder":
+        """Train a model on the series of X; y is not looked at."""
+        cfg = run_settings(self)
+        check_level(self.level, slots=cfg.model.get("slots", ModelConfig.slots))
+        cases = self._cases(X, fitting=True)
+        if len(cases) == 1 and len(cases[0]) <= cfg.data.longest:
+            raise InputError(
+                "training needs at least 2 cases to tell apart, got n_samples=1 "
+                f"of {len(cases[0])} time points"
+            )
+        recordings = [Recording(f"case {i}", values) for i, values in enumerate(cases)]
+        gpus = list(range(torch.cuda.device_count()))
+        with (
+            tempfile.TemporaryDirectory(prefix="progmem-") as parent,
+            _TRAINING,
+            torch.random.fork_rng(devices=gpus),
+        ):
+            try:
+                say = print if self.verbose else None
+                self.model_ = pretrain(recordings, Path(parent) / "run", cfg, say=say)
+            except SystemExit as stopped:
+                if stopped.code == 130:  # Ctrl-C is a command's exit code only on a command line
+                    raise KeyboardInterrupt from stopped
+                raise
+        self.channels_ = self.model_.cfg.channels
+        return self
+
+    def transform(self, X: Any, level: str | None = None) -> Any:
+        """The series of X at ``level``, or at the level the encoder was made for; float32."""
+        check_is_fitted(self, "model_")
+        level = self.level if level is None else level
+        check_level(level, slots=self.model_.cfg.slots)
+        cases = self._cases(X, fitting=False)
+        model = self.model_.to(choose_device(run_settings(self)))
+        parts: list[np.ndarray] = []
+        for first in range(0, len(cases), CASES_AT_ONCE):
+            some = cases[first : first + CASES_AT_ONCE]
+            try:
+                parts += at_level(model, some, level)
+            except InputError as error:  # it counts from the first of these
+                where = f"cases {first} to {first + len(some) - 1}"
+                raise InputError(f"{where}: {error}") from error
+        equal = len({len(values) for values in cases}) == 1
+        return np.stack(parts) if equal or level == "sequence" else parts
+
+    def _cases(self, X: Any, *, fitting: bool) -> list[np.ndarray]:
+        """The series of X, each (L, C)."""
+        long_table = getattr(getattr(X, "index", None), "nlevels", 1) == 2
+        ours = long_table or isinstance(X, list | tuple | str | Path | Tensor | np.ma.MaskedArray)
+        if not ours:  # arrays and wide tables are checked as everywhere in scikit-learn
+            options = {"ensure_all_finite": "allow-nan", "allow_nd": True}
+            columns = getattr(X, "shape", ())[1:2]
+            if fitting or columns == (self.n_features_in_,):  # looks at the names of columns too
+                X = validate_data(self, X, reset=fitting, **options)
+            else:  # but series of another length are welcome
+                X = check_array(X, **options, estimator=self, input_name="X")
+        cases = [np.asarray(case).T for case in as_collection(X).x]
+        if not cases:
+            raise InputError("X holds no series; give at least one")
+        if fitting and ours:
+            self.n_features_in_ = cases[0].shape[1]
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit, to a table
+        if not fitting and cases[0].shape[1] != self.channels_:
+            swapped = cases[0].shape[0] == self.channels_
+            hint = "; X is (cases, channels, time): swap its last two axes?" if swapped else ""
+            raise InputError(f"fitted on {self.channels_} channels, got {cases[0].shape[1]}{hint}")
+        return cases
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model and the parameters, without pickle; `load` reads them back."""
+        check_is_fitted(self, "model_")
+        run_settings(self)
+        estimator_folder.save(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "PMTEncoder":
+        """The fitted encoder that ``save`` wrote, its files checked."""
+        return estimator_folder.load(Path(folder), cls)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+
+def run_settings(encoder: PMTEncoder) -> RunConfig:
+    """The settings of the training run that the parameters of ``encoder`` ask for."""
+    more = encoder.settings if encoder.settings is not None else ()
+    if not isinstance(more, list | tuple) or not all(isinstance(text, str) for text in more):
+        raise ConfigError(f"settings must be texts such as ('loss.pcl=0',), got {more!r}")
+    for text in more:
+        for parameter, name in SETTINGS.items():
+            if text.partition("=")[0] == name:
+                raise ConfigError(f"{text!r} in settings is the parameter {parameter}; set that")
+    given = [f"{name}={getattr(encoder, key)}" for key, name in SETTINGS.items()]
+    # a run in a temporary folder is never taken up again: one checkpoint, at its end
+    return read_config(None, ["train.checkpoint_every=1000000000", *given, *more])
