@@ -1,0 +1,62 @@
+"""PMTEncoder for aeon's pipelines. aeon is not needed unless this module is imported."""
+
+from typing import Any, ClassVar
+
+from aeon.transformations.collection import BaseCollectionTransformer
+
+from progmem.estimator import PMTEncoder
+
+
+class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]  # aeon has no types
+    """A `PMTEncoder` behind aeon's interface: the same parameters, ``encoder_`` once fitted."""
+
+    _tags: ClassVar[dict[str, Any]] = {
+        "X_inner_type": ["np-list", "numpy3D"],
+        "capability:multivariate": True,
+        "capability:unequal_length": True,
+        "capability:missing_values": True,
+        "algorithm_type": "deeplearning",
+        "output_data_type": "Tabular",
+    }
+
+    def __init__(
+        self,
+        size: str = "small",
+        level: str = "sequence",
+        epochs: int = 50,
+        device: str = "auto",
+        batch_size: int = 256,
+        lr: float = 1e-4,
+        views: str = "medium",
+        seed: int = 0,
+        verbose: bool = False,
+        settings: tuple[str, ...] | None = None,
+    ) -> None:
+        self.size = size
+        self.level = level
+        self.epochs = epochs
+        self.device = device
+        self.batch_size = batch_size
+        self.lr = lr
+        self.views = views
+        self.seed = seed
+        self.verbose = verbose
+        self.settings = settings
+        super().__init__()
+        if level != "sequence":
+            self.set_tags(output_data_type="Collection")
+
+    def _fit(self, X: Any, y: Any = None) -> None:
+        self.encoder_ = PMTEncoder(**self.get_params()).fit(X)
+
+    def _transform(self, X: Any, y: Any = None) -> Any:
+        return self.encoder_.transform(X)
+
+    @classmethod
+    def _get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
+        """A model as small as can be, at every level."""
+        small = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
+        levels = ("sequence", "token", "memory")
+        return [
+            {"level": level, "epochs": 1, "device": "cpu", "settings": small} for level in levels
+        ]
