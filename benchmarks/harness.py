@@ -32,6 +32,7 @@ KNOWN = {  # accuracy in %, linear SVM of C 0.01, and how far off it may be
 
 SEEDS_TS2VEC = (0, 1, 2)
 ITERATIONS = 600
+DRAWS = 50
 
 
 def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str, Any]:
@@ -60,12 +61,20 @@ def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[st
         }
         for amount in LABELS
     }  # fmt: skip
+    many = {  # how lucky the first draws are
+        amount_name(amount): classify(
+            features[0], data.y_train, features[1], data.y_test,
+            labels=amount, seeds=range(DRAWS), head="linear, fixed C",
+        ).accuracy.tolist()
+        for amount in LABELS
+    }  # fmt: skip
     rows = {
         amount_name(a): [draw_labels(data.y_train, a, seed).tolist() for seed in SEEDS]
         for a in LABELS
     }
     took = time.perf_counter() - began
-    return {"set": name, "seed": seed, "seconds": took, "labelled_rows": rows, "scores": scores}
+    facts = {"set": name, "seed": seed, "seconds": took, "labelled_rows": rows}
+    return {**facts, "scores": scores, "accuracy_of_many_draws": many}
 
 
 def main() -> None:
@@ -95,7 +104,7 @@ def main() -> None:
     facts = {"config": config, "seeds": SEEDS_TS2VEC, "label_seeds": SEEDS}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}
     print(f"written: {record.save('harness', 'ts2vec', result, folder=chosen.out)}\n")
-    print("| set | labels | TS2Vec here | known |\n|---|---|---|---|")
+    print("| set | labels | TS2Vec here | over 50 draws | known |\n|---|---|---|---|---|")
     for (name, amount), (known, within) in KNOWN.items():
         mine = [
             r["scores"][amount]["linear, fixed C"]["accuracy"] for r in rows if r["set"] == name
@@ -103,7 +112,10 @@ def main() -> None:
         found = 100 * np.array(mine)  # (seeds, draws)
         by_seed = ", ".join(f"{a:.1f}" for a in found.mean(1))
         here = f"{found.mean():.1f} ± {found.std(ddof=1):.1f} (seeds: {by_seed})"
-        print(f"| {name} | {amount} | {here} | {known} ± {within} |")
+        many = 100 * np.array(
+            [r["accuracy_of_many_draws"][amount] for r in rows if r["set"] == name]
+        )
+        print(f"| {name} | {amount} | {here} | {many.mean():.1f} | {known} ± {within} |")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import pytest
 from made_sets import DATED, TEST, TRAIN, damaged, made_arrays, one_value_changed, repacked
 
 from progmem.data import registry
-from progmem.data.registry import check_lines, list_lines, load
+from progmem.data.inventory import check_lines, list_lines
+from progmem.data.registry import load
 from progmem.errors import InputError
 
 

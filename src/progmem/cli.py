@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.set_defaults(run=_demo)
 
     p = commands.add_parser("pretrain", help="train a model on recordings without labels")
-    p.add_argument("data", type=Path, help=".npy, .npz or .csv file, or a folder of them")
+    p.add_argument("data", help=".npy, .npz or .csv file, a folder of them, or a data set's name")
     p.add_argument("-o", "--out", type=Path, required=True, help="folder of the run")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.add_argument("--split", default="official", help="whose training rows are used, for a set")
     p.add_argument("-c", "--config", type=Path, help="yaml file of settings")
     p.add_argument("--print-config", action="store_true", help="show all settings and stop")
     p.usage = "progmem pretrain DATA -o RUN [-c CONFIG.yaml] [section.key=value ...]"
@@ -45,6 +47,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="samples a second: spans as times too; by default the run's",
     )
     p.set_defaults(run=_embed)
+
+    p = commands.add_parser("probe", help="what a frozen model is good for")
+    probes = p.add_subparsers(dest="probe", metavar="PROBE", required=True)
+    p = probes.add_parser("classify", help="classes from a few labels")
+    p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
+    p.add_argument("set", nargs="?", help="a data set's name: score the model on it")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.add_argument("--split", default="official", help="which rows of the set are tested on")
+    p.add_argument("--labels", nargs="+", default=["1%", "5%"], help="shares, or numbers a class")
+    p.add_argument("--x", type=Path, help="your own series: .npy, .npz or .csv file, or a folder")
+    p.add_argument("--y", type=Path, help="their labels: .npy, or .csv with a column label")
+    p.add_argument("--probe", dest="kept", type=Path, help="a probe kept before, for --x and --y")
+    p.add_argument("--predict", type=Path, help="series to label")
+    p.add_argument("--pooling", default="sequence", help="what of a series the probe sees")
+    p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")
+    p.set_defaults(run=_probe_classify)
+
+    p = commands.add_parser("data", help="the paper's data sets")
+    p.add_argument("what", choices=["list", "check"], help="what is there, or whether it is right")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.set_defaults(run=_data)
+
+    p = commands.add_parser("results", help="tables of what was measured")
+    p.add_argument("experiment", nargs="?", help="one experiment; by default all")
+    p.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
+    p.add_argument("--pooling", default="sequence", help="of classification tables")
+    p.add_argument("--head", default="linear", help="of classification tables")
+    p.set_defaults(run=_results)
 
     chosen, rest = parser.parse_known_args(arguments)
     chosen.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
@@ -75,7 +105,7 @@ def _pretrain(chosen: Any) -> None:
     if chosen.print_config:
         print(yaml.safe_dump(cfg.to_dict(), sort_keys=False), end="")
         return
-    pretrain(chosen.data, chosen.out, cfg)
+    pretrain(chosen.data, chosen.out, cfg, data_dir=chosen.data_dir, split=chosen.split)
 
 
 def _embed(chosen: Any) -> None:
@@ -85,3 +115,41 @@ def _embed(chosen: Any) -> None:
     model = progmem.load(chosen.model)
     rate = chosen.sampling_rate or run_sampling_rate(chosen.model)
     embed(model, read_recordings(chosen.input), chosen.out, sampling_rate=rate)
+
+
+def _probe_classify(chosen: Any) -> None:
+    from progmem.probes import commands
+    from progmem.probes.labels import parse_amount
+
+    if chosen.set is None:
+        commands.label_series(
+            chosen.model, x=chosen.x, y=chosen.y, probe_file=chosen.kept, new=chosen.predict,
+            out=chosen.out, pooling=chosen.pooling,
+        )  # fmt: skip
+        return
+    commands.classify_set(
+        chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
+        data_dir=chosen.data_dir, split=chosen.split, labels=list(map(parse_amount, chosen.labels)),
+    )  # fmt: skip
+
+
+def _data(chosen: Any) -> None:
+    from progmem.data.inventory import check_lines, list_lines
+
+    if chosen.what == "list":
+        print("\n".join(list_lines(chosen.data_dir)))
+        return
+    lines, good = check_lines(chosen.data_dir)
+    print("\n".join(lines))
+    if not good:
+        raise InputError("some files are not what they should be, see above")
+
+
+def _results(chosen: Any) -> None:
+    from progmem.report.tables import render, render_all
+
+    options = {"pooling": chosen.pooling, "head": chosen.head}
+    if chosen.experiment is None:
+        print(render_all(chosen.results, **options))
+    else:
+        print(render(chosen.experiment, chosen.results, **options))

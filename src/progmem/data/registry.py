@@ -151,14 +151,14 @@ def check_name(name: str, data_dir: str | Path | None) -> str:
         hint = f"did you mean {meant!r}? " if meant else ""
         raise InputError(
             f"unknown data set {name!r}; {hint}known: {', '.join(FILES)}; "
-            f"their files are looked for in {_folder(data_dir) or f'the folder {VARIABLE} names'}"
+            f"their files are looked for in {folder_of(data_dir) or f'the folder {VARIABLE} names'}"
         )
     return name
 
 
 def find(name: str, data_dir: str | Path | None) -> Path:
     """The file of a known set."""
-    folder = _folder(data_dir)
+    folder = folder_of(data_dir)
     if folder is None:
         raise InputError(
             f"where is {FILES[name].file}? Give its folder as data_dir (--data-dir on the command "
@@ -173,7 +173,7 @@ def find(name: str, data_dir: str | Path | None) -> Path:
     return path
 
 
-def _folder(data_dir: str | Path | None) -> Path | None:
+def folder_of(data_dir: str | Path | None) -> Path | None:
     named = data_dir if data_dir is not None else os.environ.get(VARIABLE)
     return Path(named) if named else None  # an empty variable is an unset one
 
@@ -233,33 +233,3 @@ def _check_sha256(path: Path, found: str, expected: str) -> None:
             f"{path} is damaged or another version: the sha256 of its content is {found[:12]}…, "
             f"not {expected[:12]}…"
         )
-
-
-def list_lines(data_dir: str | Path | None) -> list[str]:
-    """One line a set: name, what it is, and whether its file is there."""
-    folder = _folder(data_dir)
-    lines = [f"files are looked for in {folder or f'no folder yet: give --data-dir or {VARIABLE}'}"]
-    for name, file in FILES.items():
-        there = folder is not None and (folder / file.file).is_file()
-        lines.append(f"{name:26}{'there  ' if there else 'missing'}  {file.describe()}")
-    return lines
-
-
-def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
-    """One line a set after reading it whole, and whether all that are there are right."""
-    if _folder(data_dir) is None:
-        raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
-    lines, good = [], True
-    for name, file in FILES.items():
-        try:
-            path = find(name, data_dir)
-        except InputError:
-            lines.append(f"{name:26}missing  {file.file}")
-            continue
-        try:
-            load(name, data_dir)
-            lines.append(f"{name:26}ok       {path}, content sha256 {file.sha256[:12]}…")
-        except InputError as error:
-            good = False
-            lines.append(f"{name:26}WRONG    {error}")
-    return lines, good

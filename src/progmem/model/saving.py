@@ -33,8 +33,7 @@ def save(model: "PMT", folder: Path) -> None:
     if folder.exists() and not all(_is_ours(path.name) for path in folder.iterdir()):
         raise ModelFolderError(f"{folder} holds other files; save a model into a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    contents = {"weights": save_tensors(tensors), "config": to_json(model.cfg.to_dict())}
+    contents = {"weights": _weights(model), "config": to_json(model.cfg.to_dict())}
     files = {}
     for role, data in contents.items():
         digest = hashlib.sha256(data).hexdigest()
@@ -44,6 +43,16 @@ def save(model: "PMT", folder: Path) -> None:
     for path in folder.iterdir():
         if path.name not in {MANIFEST, *(file["name"] for file in files.values())}:
             path.unlink()
+
+
+def weights_sha256(model: Any) -> str:
+    """Checksum of a module's weights, the one its manifest would hold."""
+    return hashlib.sha256(_weights(model)).hexdigest()
+
+
+def _weights(model: Any) -> bytes:
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    return save_tensors(tensors)
 
 
 def _is_ours(name: str) -> bool:

@@ -30,7 +30,10 @@ def environment(device: str = "cpu", commit: str | None = None) -> dict[str, Any
 
 def save(experiment: str, name: str, result: dict[str, Any], *, folder: Path = RESULTS) -> Path:
     """Write ``result`` to <folder>/<experiment>/<name>.json."""
-    path = folder / experiment / f"{name}.json"
+    return write(folder / experiment / f"{name}.json", result)
+
+
+def write(path: Path, result: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_text(result) + "\n")
     return path

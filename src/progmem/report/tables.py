@@ -37,6 +37,7 @@ def classification_table(
 ) -> str:
     """Accuracy / macro-F1 in %, mean ± sd of the accuracy over training seeds and label draws."""
     rows = [row for result in results for row in result["rows"]]
+    official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))
     sets = [name for name in CLASSIFICATION["1%"]["PMT"] if name in {r["set"] for r in rows}]
     sets += sorted({row["set"] for row in rows} - set(sets))
@@ -50,8 +51,9 @@ def classification_table(
             ]  # fmt: skip
             printed = CLASSIFICATION.get(amount, {}).get("PMT", {}).get(name)
             paper = "-" if printed is None else "{:.1f} / {:.1f}".format(*printed)
-            lines.append([name, amount, *cells, paper])
-    return _markdown(["set", "labels", *encoders, "paper's PMT"], lines)
+            lines.append([name, amount, *cells, *([paper] if official else [])])
+    beside = ["paper's PMT"] if official else []
+    return _markdown(["set", "labels", *encoders, *beside], lines)
 
 
 def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
@@ -76,6 +78,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "backbone": backbone_table,
     "pilot": classification_table,
     "classify": classification_table,
+    "tune": classification_table,
 }
 
 

@@ -11,8 +11,9 @@ from lightning.fabric import Fabric
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.data.recordings import Recording, read_recordings
+from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
+from progmem.data.source import open_source
 from progmem.errors import ConfigError, InputError, TrainingError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
@@ -32,15 +33,23 @@ def pretrain(
     out: Path,
     cfg: RunConfig,
     *,
+    data_dir: Path | None = None,
+    split: str = "official",
     say: Callable[[str], None] | None = print,
 ) -> PMT:
     """Train a model on unlabelled recordings; ``out`` then holds it in model/.
+
+    ``source`` is recordings, a file or folder of them, or the name of a data set in ``data_dir``,
+    of whose ``split`` the training rows are taken.
 
     The same call on a folder whose run was broken off goes on where its last good checkpoint was;
     on one that has finished it returns the model. With ``say`` None nothing is shown, and no
     metrics are kept.
     """
-    recordings = read_recordings(Path(source)) if isinstance(source, str | Path) else source
+    if isinstance(source, str | Path):
+        recordings, noted = open_source(source, data_dir, split)
+    else:
+        recordings, noted = source, {}
     rows = Rows(recordings, cfg.data)
     model_cfg = model_for(rows, cfg)
     stats = ChannelStats(rows.channels)
@@ -50,6 +59,7 @@ def pretrain(
         return _train(fabric, rows, model_cfg, stats, out, cfg, say=None)
     with run_folder.owned(out):
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
+        run_folder.write_source(out, noted)
         return _train(fabric, rows, model_cfg, stats, out, cfg, say)
 
 

@@ -10,7 +10,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from progmem.errors import ConfigError
-from progmem.model.saving import write_file
+from progmem.model.saving import to_json, write_file
 
 
 @contextmanager
@@ -47,6 +47,22 @@ def settle_config(folder: Path, config: Mapping[str, Any]) -> None:
                 "grow. Give another folder with -o, or the settings of its config.yaml"
             )
     write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
+
+
+def write_source(folder: Path, source: Mapping[str, str]) -> None:
+    """Note what a run is trained on: a file's name, or a data set's and its split."""
+    write_file(folder / "source.json", to_json(dict(source)))
+
+
+def read_source(folder: Path) -> dict[str, str]:
+    """What the run in ``folder`` was trained on; nothing if that is not noted."""
+    path = folder / "source.json"
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
 
 
 def cut_metrics(folder: Path, step: int) -> None:

@@ -1,0 +1,98 @@
+"""Settings compared on training rows alone: a fifth of them is held out, test rows are never read.
+
+    python -m benchmarks.tune FordA --data-dir DIR --base views.preset=gentle \
+        --try loss.icl_temperature=0.2 loss.icl_temperature=0.5
+
+Each of the tries (several settings go together with a comma) is trained on the remaining rows over
+two seeds and probed with 1 % and 5 % of their labels on those held out, beside the untrained
+encoder. Writes results/tune/<set>-<name>.json.
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.side_by_side import run_rows
+from progmem.data.registry import load_labelled
+from progmem.probes.classify import SEEDS, probe_set
+from progmem.probes.untrained import untrained_twin
+from progmem.report import record
+from progmem.report.tables import classification_table
+from progmem.settings import read_config
+from progmem.training.pretrain import pretrain
+from progmem.training.randomness import steps_per_epoch
+
+BATCH = 256
+SETTINGS = ["model.size=small", "train.lr=3e-4", f"train.batch_size={BATCH}"]
+TRAINING_SEEDS = (0, 1)
+
+
+def measure(chosen: Any, number: int, seed: int) -> list[dict[str, Any]]:
+    """Scores of one try at one seed, and of the encoder it began with."""
+    data = load_labelled(chosen.set, chosen.data_dir, split="validation")
+    epochs = -(-chosen.steps // steps_per_epoch(len(data.y_train), BATCH))
+    tried = chosen.tries[number].split(",")
+    settings = [*SETTINGS, f"train.epochs={epochs}", f"train.seed={seed}", *chosen.base, *tried]
+    with tempfile.TemporaryDirectory() as parent:
+        run, cfg = Path(parent) / "run", read_config(None, settings)
+        model = pretrain(data.training_recordings(), run, cfg, say=None)
+    rows = []
+    for name, encoder in (
+        (chosen.tries[number], model),
+        ("untrained", untrained_twin(model, seed)),
+    ):
+        scores = probe_set(encoder, data, poolings=["sequence", "max_tokens"])
+        rows.append({"encoder": name, "seed": seed, "config": settings} | scores)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("set")
+    parser.add_argument("--try", dest="tries", nargs="+", required=True)
+    parser.add_argument("--base", nargs="*", default=[])
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--name", default="tries", help="of the result")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--commit", help="where there is no repository to ask")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--work", type=Path, default=Path("runs/tune"))
+    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.row is not None:
+        number, seed = (int(part) for part in chosen.row.split("-"))
+        print(json.dumps({"rows": measure(chosen, number, seed)}), flush=True)
+        return
+    more = [
+        chosen.set,
+        "--steps",
+        str(chosen.steps),
+        "--base",
+        *chosen.base,
+        "--try",
+        *chosen.tries,
+    ]
+    if chosen.data_dir is not None:
+        more += ["--data-dir", str(chosen.data_dir)]
+    name = f"{chosen.set}-{chosen.name}"
+    names = [f"{number}-{seed}" for number in range(len(chosen.tries)) for seed in TRAINING_SEEDS]
+    found = run_rows(
+        "benchmarks.tune", names, work=chosen.work / name, at_once=chosen.at_once, arguments=more
+    )
+    rows = [row for part in found for row in part["rows"]]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
+    labelled = [row.pop("labelled_rows") for row in rows]
+    assert all(each == labelled[0] for each in labelled)
+    result = {**facts, **record.environment(device, chosen.commit), "labelled_rows": labelled[0]}
+    path = record.save("tune", name, result | {"rows": rows}, folder=chosen.out)
+    print(f"written: {path}\n\n{classification_table([result | {'rows': rows}])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Which of the paper's data sets are there, and whether they are the right ones."""
+
+from pathlib import Path
+
+from progmem.data import registry
+from progmem.data.registry import VARIABLE, find, folder_of, load
+from progmem.errors import InputError
+
+
+def list_lines(data_dir: str | Path | None) -> list[str]:
+    """One line a set: name, what it is, and whether its file is there."""
+    folder = folder_of(data_dir)
+    lines = [f"files are looked for in {folder or f'no folder yet: give --data-dir or {VARIABLE}'}"]
+    for name, file in registry.FILES.items():
+        there = folder is not None and (folder / file.file).is_file()
+        lines.append(f"{name:26}{'there  ' if there else 'missing'}  {file.describe()}")
+    return lines
+
+
+def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
+    """One line a set after reading it whole, and whether all that are there are right."""
+    folder = folder_of(data_dir)
+    if folder is None:
+        raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    lines, good = [], True
+    for name, file in registry.FILES.items():
+        try:
+            path = find(name, data_dir)
+        except InputError:
+            lines.append(f"{name:26}missing  {file.file}")
+            continue
+        try:
+            load(name, data_dir)
+            lines.append(f"{name:26}ok       {path}, content sha256 {file.sha256[:12]}…")
+        except InputError as error:
+            good = False
+            lines.append(f"{name:26}WRONG    {error}")
+    return lines, good

@@ -1,0 +1,160 @@
+"""What the command ``probe classify`` does: score a model on a set, or use a few own labels."""
+
+import csv
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from progmem.data.recordings import Recording, read_recordings
+from progmem.data.registry import load_labelled
+from progmem.errors import InputError
+from progmem.model.pmt import PMT
+from progmem.model.saving import load
+from progmem.probes.classify import LABELS, SEEDS, probe_set
+from progmem.probes.labels import Amount
+from progmem.probes.own_data import LabelProbe
+from progmem.probes.untrained import untrained_twin
+from progmem.report import record
+from progmem.report.tables import classification_table
+from progmem.training.run_folder import read_source
+
+Say = Callable[[str], None]
+
+
+def classify_set(
+    model_folder: Path,
+    name: str,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    split: str = "official",
+    labels: Sequence[Amount] = LABELS,
+    say: Say = print,
+) -> dict[str, Any]:
+    """Probe a model and its untrained twin on a set; the scores go to the json file ``out``."""
+    began = time.perf_counter()
+    data = load_labelled(name, data_dir, split=split)
+    source = read_source(model_folder.parent)
+    if source.get("name") == name and source.get("split") != split:
+        raise InputError(
+            f"{model_folder} was pretrained on the {source.get('split')} split of {name} and may "
+            f"have seen rows that {split} tests on; pretrain with --split {split}"
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load(model_folder, device=device)
+    rows = []
+    for kind, encoder in (("trained", model), ("untrained", untrained_twin(model))):
+        say(f"{name}, {kind}: {len(data.y_train) + len(data.y_test)} series")
+        rows.append({"encoder": kind} | probe_set(encoder, data, labels=labels))
+    labelled, again = (row.pop("labelled_rows") for row in rows)
+    assert labelled == again
+    result = {
+        "config": {"model": model.cfg.to_dict(), "source": source},
+        "seeds": list(SEEDS),
+        **record.environment(device),
+        "seconds": time.perf_counter() - began,
+        "labelled_rows": labelled,
+        "rows": rows,
+    }
+    record.write(out, result)
+    what = "accuracy / macro-F1 in %, linear SVM on the sequence level, mean ± sd over label draws"
+    say(f"\n{what}\n\n{classification_table([result])}\n\nwritten: {out}")
+    return result
+
+
+def label_series(
+    model_folder: Path,
+    *,
+    x: Path | None,
+    y: Path | None,
+    probe_file: Path | None,
+    new: Path | None,
+    out: Path | None,
+    pooling: str = "sequence",
+    say: Say = print,
+) -> None:
+    """Fit a probe on series and labels, or take up a kept one; predict the labels of others.
+
+    A new probe is kept beside the predictions, or as ``out`` where nothing is predicted.
+    """
+    if (x is None) != (y is None):
+        raise InputError("--x and --y go together: the series and their labels")
+    if (x is None) == (probe_file is None):
+        raise InputError("give a data set's name, --x and --y, or --probe; one of the three")
+    if new is None and probe_file is not None:
+        raise InputError("--probe needs --predict: the series to label")
+    if out is None or (new is not None and out.suffix != ".csv"):
+        raise InputError("-o must name the file to write: predictions.csv, or probe.skops "
+                         "where nothing is predicted")  # fmt: skip
+    model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
+    if probe_file is not None:
+        probe = LabelProbe.load(probe_file, model)
+    else:
+        assert x is not None and y is not None
+        probe = _fit(model, x, y, pooling, say)
+        kept = out.with_suffix(".skops")
+        probe.save(kept)
+        say(f"the fitted probe: {kept}")
+    if new is not None:
+        recordings = read_recordings(new)
+        found = probe.predict([r.values for r in recordings])
+        with out.open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["series", "label", "margin"])
+            for r, label, margin in zip(recordings, *found, strict=True):
+                table.writerow([r.name, label, f"{margin:.4f}"])
+        say(f"{len(recordings)} predictions: {out}")
+
+
+def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
+    recordings, labels = read_recordings(x), read_labels(y)
+    if len(recordings) != len(labels):
+        hint = _hint(recordings, labels)
+        raise InputError(
+            f"{y} has {len(labels)} labels, {x} holds {len(recordings)} series; "
+            f"give one label a series{hint}"
+        )
+    probe = LabelProbe(model, pooling=pooling).fit([r.values for r in recordings], labels)
+    guess = probe.estimate()
+    known = f"{len(probe.y)} labelled series, {len(probe.machine.classes_)} classes"
+    if guess is None:
+        say(f"{known}; a class with one label leaves nothing to estimate the accuracy on")
+    else:
+        say(f"{known}; accuracy {100 * guess.mean():.1f} % (sd {100 * guess.std():.1f}), "
+            f"each of {len(guess)} folds predicted from the others")  # fmt: skip
+    return probe
+
+
+def read_labels(path: Path) -> np.ndarray:
+    """Labels from a .npy vector or the column ``label`` of a .csv file."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False))
+        if path.suffix == ".csv":
+            import pandas as pd
+
+            table = pd.read_csv(path)
+            if "label" not in table.columns:
+                there = ", ".join(map(str, table.columns))
+                raise InputError(f"{path} has no column 'label'; it has {there}")
+            return np.asarray(table["label"])
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    raise InputError(f"{path} must end in .npy or .csv")
+
+
+def _hint(recordings: list[Recording], labels: np.ndarray) -> str:
+    if len(recordings) == 1 and len(recordings[0].values) == len(labels):
+        shape = recordings[0].values.shape
+        return (
+            f"; an array {shape} is one recording (time, channels), several are (series, time, 1)"
+        )
+    return ""

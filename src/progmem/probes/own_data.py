@@ -1,0 +1,138 @@
+"""A user's own few labels: fit a machine on a frozen encoder, keep it, predict.
+
+Shapes: B series, L samples, C channels.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import skops.io
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
+
+from progmem.encoding import Encoder
+from progmem.errors import InputError
+from progmem.model.saving import weights_sha256, write_file
+from progmem.probes.classify import check_labels
+from progmem.probes.pooling import pool
+from progmem.probes.svm import FOLDS, HEADS, fit_svm
+
+FORMAT = "progmem probe 1"
+
+
+class Prediction(NamedTuple):
+    """A label for each series, and how much nearer it was than the next."""
+
+    label: np.ndarray  # (B,)
+    margin: np.ndarray  # (B,), in units of the machine's decision value
+
+
+class LabelProbe:
+    """Knows a user's classes from a few labelled series, by the features of a frozen encoder."""
+
+    scaler: StandardScaler
+    machine: SVC
+
+    def __init__(
+        self, encoder: Encoder, *, pooling: str = "sequence", head: str = "linear"
+    ) -> None:
+        if head not in HEADS:
+            raise InputError(f"head must be one of {'; '.join(HEADS)}, got {head!r}")
+        self.encoder, self.pooling, self.head = encoder, pooling, head
+
+    def fit(self, x: Any, y: Any) -> "LabelProbe":
+        """Learn from series (B, L, C), or a list of (L_i, C), and their labels.
+
+        Where y is NaN or an empty text a series has no label; it still helps to scale features.
+        """
+        y = plain_labels(y)
+        if len(y) != len(x):
+            raise InputError(f"y has {len(y)} labels, x holds {len(x)} series; give one a series")
+        known = labelled(y)
+        check_labels(y[known], int(known.sum()))
+        features = self._features(x)
+        self.scaler = StandardScaler().fit(features)
+        self.features, self.y = self.scaler.transform(features[known]), y[known]
+        self.machine = fit_svm(self.features, self.y, HEADS[self.head])
+        return self
+
+    def estimate(self) -> np.ndarray | None:
+        """Accuracy on each fold of the labelled series when it was left out; None if too few."""
+        smallest = int(np.unique(self.y, return_counts=True)[1].min())
+        if smallest < 2:
+            return None
+        folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
+        machine = SVC(kernel=self.machine.kernel, C=self.machine.C)
+        return np.asarray(cross_val_score(machine, self.features, self.y, cv=folds))
+
+    def predict(self, x: Any) -> Prediction:
+        features = self.scaler.transform(self._features(x))
+        values = self.machine.decision_function(features)
+        if values.ndim == 1:  # two classes
+            return Prediction(self.machine.predict(features), np.abs(values))
+        two = np.sort(values, axis=1)[:, -2:]
+        return Prediction(self.machine.classes_[values.argmax(1)], two[:, 1] - two[:, 0])
+
+    def _features(self, x: Any) -> np.ndarray:
+        found = pool(self.encoder, x, [self.pooling])
+        if self.pooling not in found:
+            raise InputError(f"{self.pooling} needs an encoder with a memory; this one has none")
+        return found[self.pooling]
+
+    def save(self, path: Path) -> None:
+        """Write the fitted probe, without pickle and without the encoder."""
+        content = {
+            "format": FORMAT, "encoder": _fingerprint(self.encoder), "pooling": self.pooling,
+            "head": self.head, "scaler": self.scaler, "machine": self.machine,
+        }  # fmt: skip
+        write_file(path, skops.io.dumps(content))
+
+    @classmethod
+    def load(cls, path: Path, encoder: Encoder) -> "LabelProbe":
+        """The probe that ``save`` wrote, for the encoder it was fitted on."""
+        try:
+            data = path.read_bytes()
+            strange = skops.io.get_untrusted_types(data=data)
+            if strange:
+                raise InputError(f"{path} holds {', '.join(strange)}, which no probe needs")
+            content = skops.io.loads(data)
+        except InputError:
+            raise
+        except Exception as error:  # whatever a file that is no probe sets off
+            raise InputError(f"{path} cannot be read as a probe: {error!r}") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise InputError(f"{path} is not a probe this version can read")
+        if content["encoder"] != _fingerprint(encoder):
+            raise InputError(f"{path} was fitted on the features of another model; fit it again")
+        probe = cls(encoder, pooling=content["pooling"], head=content["head"])
+        probe.scaler, probe.machine = content["scaler"], content["machine"]
+        return probe
+
+
+def plain_labels(y: Any) -> np.ndarray:
+    """Labels as a vector of numbers or texts."""
+    y = np.asarray(y)
+    if y.ndim != 1:
+        raise InputError(f"y must be one label a series, got shape {y.shape}")
+    if y.dtype.kind == "O":
+        y = np.array(["" if value is None or value != value else str(value) for value in y])
+    if y.dtype.kind not in "biufU":
+        raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
+    if y.dtype.kind == "f" and not np.isinf(y).any():
+        known = y[~np.isnan(y)]
+        if (known == np.round(known)).all() and len(known) == len(y):
+            return y.astype(np.int64)
+    return y
+
+
+def labelled(y: np.ndarray) -> np.ndarray:
+    """Where there is a label."""
+    if y.dtype.kind == "f":
+        return ~np.isnan(y)
+    return y != "" if y.dtype.kind == "U" else np.ones(len(y), dtype=bool)
+
+
+def _fingerprint(encoder: Encoder) -> str:
+    return weights_sha256(encoder) if hasattr(encoder, "state_dict") else type(encoder).__name__
