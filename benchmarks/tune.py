@@ -32,7 +32,7 @@ TRAINING_SEEDS = (0, 1)
 
 
 def measure(chosen: Any, number: int, seed: int) -> list[dict[str, Any]]:
-    """Scores of one try at one seed, and of the encoder it began with."""
+    """Scores of one try at one seed; with the first, of the untrained encoder too."""
     data = load_labelled(chosen.set, chosen.data_dir, split="validation")
     epochs = -(-chosen.steps // steps_per_epoch(len(data.y_train), BATCH))
     tried = chosen.tries[number].split(",")
