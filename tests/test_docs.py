@@ -1,22 +1,47 @@
 """What the documents show is true: README blocks run, public names are the promised ones."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import progmem
+from progmem.cli import main
 from progmem.report.tables import render
 
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_readmes_python_blocks_run_in_order():
+def test_the_readmes_python_blocks_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     assert len(blocks) >= 4
     names = {}
     for block in blocks:
         exec(block, names)
+
+
+def test_the_readmes_shell_lines_turn_own_files_into_predictions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    series, known = np.random.default_rng(0).normal(size=(30, 60, 2)), ["", "rest", "walk"] * 10
+    np.save("X.npy", series)
+    (tmp_path / "labels.csv").write_text("\n".join(["row,label", *(f"0,{k}" for k in known)]))
+    (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    commands = [words for words in lines if words]
+    assert len(block.splitlines()) == 5 and len(commands) == 4
+    for words in commands:
+        if words[0] == "progmem":
+            assert main(words[1:]) == 0
+        else:
+            subprocess.run(words, check=True)
+    rows = (tmp_path / "predictions.csv").read_text().splitlines()
+    assert rows[0] == "series,label,margin" and len(rows) == 31
+    assert {row.split(",")[1] for row in rows[1:]} <= {"rest", "walk"}
+    assert (tmp_path / "later.csv").read_text().splitlines() == rows
 
 
 def test_every_file_of_the_readmes_tree_exists_and_none_is_left_out():

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from progmem.errors import InputError
+from progmem.probes.svm import HEADS
 from progmem.report.paper import CLASSIFICATION
 from progmem.report.record import RESULTS
 
@@ -37,12 +38,18 @@ def classification_table(
 ) -> str:
     """Accuracy / macro-F1 in %, mean ± sd of the accuracy over training seeds and label draws."""
     rows = [row for result in results for row in result["rows"]]
+    if not any(head in scores for r in rows for scores in r["scores"].get(pooling, {}).values()):
+        poolings = list(dict.fromkeys(name for row in rows for name in row["scores"]))
+        raise InputError(
+            f"no scores of {head!r} on {pooling!r}; poolings: {', '.join(poolings)}; "
+            f"heads: {'; '.join(HEADS)}"
+        )
     official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))
     sets = [name for name in CLASSIFICATION["1%"]["PMT"] if name in {r["set"] for r in rows}]
     sets += sorted({row["set"] for row in rows} - set(sets))
     lines = []
-    for amount in dict.fromkeys(a for row in rows for a in row["scores"]["sequence"]):
+    for amount in dict.fromkeys(a for row in rows for a in row["scores"].get(pooling, {})):
         for name in sets:
             cells = [
                 _cell([r for r in rows if (r["set"], r["encoder"]) == (name, encoder)],

@@ -57,6 +57,11 @@ def pretrain(
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
         return _train(fabric, rows, model_cfg, stats, out, cfg, say=None)
+    if say is not None and rows.channels > int(rows.length.max()):
+        say(
+            f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "
+            "arrays are (series, time, channels), are the last two swapped?"
+        )
     with run_folder.owned(out):
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
         run_folder.write_source(out, noted)
@@ -81,7 +86,11 @@ def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
             "leave it out or set a smaller model.patch"
         )
     if len(rows) < 2:
-        raise InputError("training needs at least 2 rows to tell apart, got 1")
+        raise InputError(
+            "training needs at least 2 rows to tell apart, got 1 of shape "
+            f"{tuple(rows.recordings[0].values.shape)}: one recording (time, channels)? "
+            "Several are (series, time, channels)"
+        )
     if model_cfg.slots == 0 and cfg.loss.pcl:
         raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
     return model_cfg

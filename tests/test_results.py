@@ -1,0 +1,91 @@
+"""Results kept and shown: what a file says, tables worked by hand, the paper beside."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from progmem.cli import main
+from progmem.errors import InputError
+from progmem.report import record
+from progmem.report.paper import CLASSIFICATION
+from progmem.report.tables import TABLES, render
+
+ROOT = Path(__file__).parent.parent
+
+
+def made_result(name="HAR", split="official"):
+    def row(encoder, accuracy):
+        scores = {"linear": {"accuracy": accuracy, "macro_f1": [0.5, 0.7]}}
+        return {"set": name, "split": split, "encoder": encoder,
+                "scores": {"sequence": {"1%": scores}}}  # fmt: skip
+
+    rows = [row("untrained", [0.5, 0.5]), row("trained", [0.8, 0.9])]
+    return record.environment() | {"rows": rows}
+
+
+def test_a_classification_table_is_the_one_worked_by_hand(tmp_path):
+    record.save("classify", "a", made_result(), folder=tmp_path)
+    assert render("classify", tmp_path).splitlines() == [
+        "| set | labels | untrained | trained | paper's PMT |",
+        "|---|---|---|---|---|",
+        "| HAR | 1% | 50.0 ± 0.0 / 60.0 | 85.0 ± 7.1 / 60.0 | 92.9 / 93.2 |",
+    ]
+
+
+def test_the_papers_figures_do_not_stand_beside_rows_they_are_not_of(tmp_path):
+    record.save("tune", "a", made_result(split="validation"), folder=tmp_path)
+    assert "paper" not in render("tune", tmp_path) and "92.9" not in render("tune", tmp_path)
+    record.save("classify", "b", made_result("Other"), folder=tmp_path)
+    assert render("classify", tmp_path).splitlines()[-1].endswith("| - |")
+
+
+def test_a_result_says_where_it_came_from_and_reads_back(tmp_path):
+    result = made_result() | {"nested": [[1, 2], {"a": []}], "text": 'a "word" é'}
+    path = record.save("x", "y", result, folder=tmp_path)
+    read = json.loads(path.read_text())
+    assert read == result
+    assert (read["commit"] is not None) == (ROOT / ".git").exists()
+    assert isinstance(read["dirty"], bool) and read["device"].endswith("CPU")
+    assert {"progmem", "python", "torch", "numpy", "scikit-learn"} <= set(read["versions"])
+
+
+def test_the_papers_averages_are_those_it_prints():
+    both = [CLASSIFICATION[amount] for amount in ("1%", "5%")]
+    mean = {
+        name: sum(accuracy for part in both for accuracy, _ in part[name].values()) / 14
+        for name in both[0]
+    }
+    assert mean["PMT"] == pytest.approx(84.4, abs=0.05)
+    assert mean["TS2Vec+SoftCLT"] == pytest.approx(82.5, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nothing"], "there is no table for 'nothing'; known: demo"),
+        (["pilot"], "pilot holds no results"),
+        (["classify", "--head", "cubic"], "no scores of 'cubic' on 'sequence'; poolings: sequence"),
+        (["classify", "--pooling", "max_tokens"], "no scores of 'linear' on 'max_tokens'"),
+    ],
+)
+def test_what_was_not_measured_is_said_in_one_line(arguments, message, tmp_path, capsys):
+    record.save("classify", "a", made_result(), folder=tmp_path)
+    assert main(["results", *arguments, "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1
+
+
+def test_all_tables_are_shown_and_an_empty_folder_is_named(tmp_path, capsys):
+    record.save("classify", "a", made_result(), folder=tmp_path)
+    assert main(["results", "--results", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("classify\n\n| set |")
+    with pytest.raises(InputError, match="holds no results"):
+        render("demo", tmp_path / "none")
+    assert main(["results", "--results", str(tmp_path / "none")]) == 2
+
+
+def test_the_kept_results_can_all_be_shown():
+    for name in TABLES:
+        if list((ROOT / "results" / name).glob("*.json")):
+            assert render(name, ROOT / "results")
