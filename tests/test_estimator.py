@@ -20,7 +20,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 import progmem
 from progmem import ConfigError, InputError, PMTEncoder
@@ -218,8 +218,8 @@ def test_bad_parameters_are_taken_in_and_refused_by_fit(params, message):
         (made(channels=5), "^fitted on 2 channels, got 5$"),
         (made(length=2, channels=40), "^fitted on 2 channels, got 40; .*swap its last two axes"),
         (made()[:, 0], "^fitted on 2 channels, got 1$"),
-        ([], r"^X must be \(cases, channels, time\)"),
-        (torch.zeros(0, 2, 40), "^X holds no series"),
+        ([], "^there are no series; give at least one"),
+        (torch.zeros(0, 2, 40), "^there are no series; give at least one"),
         (made(length=3), "series 0 needs at least 5 samples, got 3"),
         ([np.full((2, 40), np.inf)], "sample 0, channel 0 is inf"),
     ],
@@ -241,3 +241,9 @@ def test_other_bad_calls_say_what_is_wrong(fitted, tmp_path):
     for call in (lambda: small().transform(made()), lambda: small().save(tmp_path / "new")):
         with pytest.raises(NotFittedError):
             call()
+
+
+@pytest.mark.slow
+def test_scikit_learns_own_run_of_its_checks_agrees():
+    reason = "a series of another length than in fit is welcome in transform"
+    check_estimator(small(), expected_failed_checks=dict.fromkeys(OTHER_LENGTHS, reason))

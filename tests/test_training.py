@@ -20,6 +20,7 @@ from training_setup import (
 )
 
 import progmem
+from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError, TrainingError
 from progmem.training import pretrain as loop
 from progmem.training import step as one_step
@@ -232,3 +233,12 @@ def test_vectors_do_not_decay():
     assert all(names[id(p)].endswith("weight") for p in decay)
     kept = {names[id(p)].rsplit(".", 1)[-1] for p in keep}
     assert {"reset", "bias", "cls", "segments", "segment", "gamma", "skip_gate", "taps"} <= kept
+
+
+def test_axes_that_look_swapped_are_asked_about(tmp_path):
+    said = []
+    rng = np.random.default_rng(0)
+    recordings = [Recording(str(i), rng.normal(size=(9, 40))) for i in range(4)]
+    cfg = small_config("train.epochs=1")
+    pretrain(recordings, tmp_path / "run", cfg, say=said.append)
+    assert any("40 channels and at most 9 samples" in line and "swapped?" in line for line in said)

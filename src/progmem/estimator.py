@@ -143,8 +143,6 @@ class PMTEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no t
             else:  # but series of another length are welcome
                 X = check_array(X, **options, estimator=self, input_name="X")
         cases = [np.asarray(case).T for case in as_collection(X).x]
-        if not cases:
-            raise InputError("X holds no series; give at least one")
         if fitting and ours:
             self.n_features_in_ = cases[0].shape[1]
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit, to a table
