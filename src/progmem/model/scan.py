@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.model.attention import AttentionLayer, attend, split_heads
 from progmem.model.gates import MemoryGate
+from progmem.model.recurrence import Seen, Stepped, scan, scan_with_adjoint
 
 
 class Scanned(NamedTuple):
@@ -77,26 +78,28 @@ class MemorySlots(nn.Module):
             split_heads(t, self.heads).expand(B, N, -1, -1, -1)
             for t in layer.project(bar, self.segments[1])
         )
-        bar = bar.expand(B, N, -1, -1)
         k = torch.cat([bar_k, k], dim=3)  # (B, N, H, n+W, d)
         v = torch.cat([bar_v, v], dim=3)
         slots = valid.new_ones(B, N, 2 * self.reset.shape[0])
         mask = torch.cat([slots, valid], dim=2)[:, :, None, None]  # (B, N, 1, 1, 2n+W)
-        memory, carry_k, carry_v = [], [], []
-        for w in range(N):
-            rows, q, own_k, own_v = self.read_carry(layer, state)
-            if self.readout == "block":
-                rows, q = bar[:, w], bar_q[:, w]
-            keys = torch.cat([own_k, k[:, w]], dim=2)  # (B, H, 2n+W, d)
-            values = torch.cat([own_v, v[:, w]], dim=2)
-            written = layer.complete(rows, attend(q, keys, values, mask[:, w]))
-            state = torch.where(alive[:, w, None, None], written, state)
-            memory.append(state)
-            carry_k.append(own_k)
-            carry_v.append(own_v)
-        return Scanned(
-            memory=torch.stack(memory, dim=1),
-            carry_k=torch.stack(carry_k, dim=1),
-            carry_v=torch.stack(carry_v, dim=1),
-            state=state,
-        )
+        seen = Seen(bar.expand(B, N, -1, -1), bar_q, k, v, mask, alive)
+
+        def step(state: Tensor, seen: Seen) -> Stepped:
+            return self.step(layer, state, seen)
+
+        learning = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        drops = layer.training and layer.drop.p > 0  # a step cannot be made twice
+        run = scan_with_adjoint if learning and not drops else scan
+        memory, carry_k, carry_v = run(step, state, seen)
+        last = memory[:, -1].clone()  # a view would keep the memory of all windows alive
+        return Scanned(memory, carry_k, carry_v, last)
+
+    def step(self, layer: AttentionLayer, state: Tensor, seen: Seen) -> Stepped:
+        """The memory ``state`` (..., n, D) after a window, for one window of each series or all."""
+        rows, q, own_k, own_v = self.read_carry(layer, state)
+        if self.readout == "block":
+            rows, q = seen.bar, seen.bar_q
+        keys = torch.cat([own_k, seen.k], dim=-2)  # (..., H, 2n+W, d)
+        values = torch.cat([own_v, seen.v], dim=-2)
+        written = layer.complete(rows, attend(q, keys, values, seen.mask))
+        return Stepped(torch.where(seen.alive[..., None, None], written, state), own_k, own_v)
