@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from training_setup import made_recordings, small_config
+import torch
+from training_setup import assert_same_model, made_recordings, run, small_config
 
 import progmem
 from progmem.data.recordings import Recording, read_recordings
+from progmem.data.resident import Resident, fits
 from progmem.data.rows import Rows
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
 from progmem.embed import embed
@@ -161,3 +163,27 @@ def test_principal_components_find_the_plane():
     assert share.sum() == pytest.approx(1.0)
     apart = np.linalg.norm(plane[0] - plane[1])
     assert np.linalg.norm(points[0] - points[1]) == pytest.approx(apart)
+
+
+@pytest.mark.parametrize("normalise", ["channel", "series"])
+def test_resident_rows_are_those_that_are_fetched(normalise):
+    """Unequal lengths, a gap and windows of a long recording among them."""
+    rows = Rows(made_recordings(), small_config().data)
+    cfg = progmem.ModelConfig(channels=2, size="tiny", normalise=normalise)
+    model = progmem.PMT(cfg)
+    rows.set_statistics(model.stats)
+    like = model.tokenizer.conv.weight
+    resident = Resident(rows, cfg, model.stats, like)
+    rng = np.random.default_rng(0)
+    for count in (1, 3, len(rows)):
+        chosen = torch.from_numpy(rng.permutation(len(rows))[:count])
+        ours, theirs = resident.fetch(chosen), rows.fetch(chosen, cfg, model.stats, like)
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b)
+    assert fits(rows, like)
+
+
+def test_rows_too_large_to_keep_are_fetched_and_train_the_same(monkeypatch, finished, tmp_path):
+    monkeypatch.setattr("progmem.data.resident.LARGEST", 0)
+    run(tmp_path / "run")
+    assert_same_model(tmp_path / "run", finished)

@@ -3,13 +3,16 @@
 Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.data.rows import Rows
+from progmem.data.resident import Resident, fits
+from progmem.data.rows import Batch, Rows
 from progmem.losses.negatives import overlapping
 from progmem.losses.total import Group, draw, total_loss
 from progmem.model.geometry import count_tokens, count_windows
@@ -35,6 +38,12 @@ class Step:
         self.learner, self.rows, self.cfg = learner, rows, cfg
         self.batch_size, self.total, self.device = batch_size, total, device
         self.forward: Any = learner  # data parallelism puts its wrapper here
+        model, like = learner.model, learner.model.tokenizer.conv.weight
+        self.fetch: Callable[[Tensor], Batch]
+        if fits(rows, like):
+            self.fetch = Resident(rows, model.cfg, model.stats, like).fetch
+        else:
+            self.fetch = partial(rows.fetch, cfg=model.cfg, stats=model.stats, like=like)
 
     def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
         """The loss of the own rows; it and its parts over all processes; sequence vectors; B."""
@@ -42,9 +51,8 @@ class Step:
         chosen = randomness.batch_rows(len(rows), self.batch_size, seed, number)  # (B,)
         B = len(chosen)
         group: Group = Processes(B) if torch.distributed.is_initialized() else OneProcess(B)
-        like = self.learner.model.tokenizer.conv.weight
         model = self.learner.model
-        batch = rows.fetch(chosen[group.rows], model.cfg, model.stats, like)
+        batch = self.fetch(chosen[group.rows])
         length = int(rows.length[chosen].max())  # of the global batch: draws fit every process
         pad = length - batch.x.shape[1]
         x, observed = (F.pad(t, (0, 0, 0, pad)) for t in batch[:2])
