@@ -24,8 +24,9 @@ from progmem.probes.classify import SEEDS, probe_set
 from progmem.report import record
 from progmem.report.tables import render
 from progmem.settings import PRESETS, read_config
-from progmem.training.pretrain import initial_model, model_for, pretrain
+from progmem.training.pretrain import pretrain
 from progmem.training.randomness import steps_per_epoch
+from progmem.training.setup import initial_model, model_for
 
 STEPS, BATCH = 400, 256
 SETTINGS = ["model.size=small", "train.lr=3e-4", f"train.batch_size={BATCH}"]

@@ -20,7 +20,7 @@ from progmem.model.pmt import PMT
 from progmem.report import record
 from progmem.settings import read_config
 from progmem.training.learner import Learner
-from progmem.training.pretrain import model_for
+from progmem.training.setup import model_for
 from progmem.training.step import Step
 
 BATCHES = (16, 32, 64, 128, 256)

@@ -11,7 +11,8 @@ from training_setup import made_recordings, small_config
 from progmem.data.rows import Rows
 from progmem.model.pmt import PMT
 from progmem.training.learner import Learner
-from progmem.training.pretrain import model_for, pretrain
+from progmem.training.pretrain import pretrain
+from progmem.training.setup import model_for
 from progmem.training.step import Step
 
 SUBSETS = [c for c in itertools.product([0, 1], repeat=3) if any(c)]
@@ -43,6 +44,10 @@ def main():
     out = Path(sys.argv[1])
     cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
     pretrain(made_recordings(), out / "run", cfg, say=lambda _: None)  # starts the processes
+    parts = small_config(
+        "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
+    )
+    pretrain(made_recordings(), out / "parts", parts, say=lambda _: None)
     found = gradients()
     for tensor in found.values():
         torch.distributed.all_reduce(tensor)

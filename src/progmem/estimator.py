@@ -22,7 +22,8 @@ from progmem.errors import ConfigError, InputError
 from progmem.levels import at_level, check_level
 from progmem.model.pmt import PMT
 from progmem.settings import RunConfig, read_config
-from progmem.training.pretrain import choose_device, pretrain
+from progmem.training.pretrain import pretrain
+from progmem.training.setup import choose_device
 
 SETTINGS = {  # parameter -> the setting of a run it stands for
     "size": "model.size",

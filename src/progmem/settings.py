@@ -103,6 +103,7 @@ class TrainConfig:
 
     epochs: int = whole(50, 1)
     batch_size: int = whole(256, 2)  # series, over all processes
+    parts: int = whole(1, 1)  # of a process' batch, held in memory one at a time; costs time
     lr: float = positive(1e-4)
     lr_end: float = number(1e-6, 0)
     warmup: float = number(0.05, 0, 1)  # share of the run

@@ -1,8 +1,8 @@
 """Training without labels: the loop."""
 
 import math
-import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,19 @@ from progmem.config import ModelConfig
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
-from progmem.errors import ConfigError, InputError, TrainingError
+from progmem.errors import ConfigError, TrainingError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.settings import RunConfig
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.learner import Learner, parameter_groups
+from progmem.training.memory import memory_explained
 from progmem.training.monitor import Monitor, health
+from progmem.training.setup import initial_model, make_fabric, model_for
 from progmem.training.signals import Stop
 from progmem.training.step import Step, freeze_unreached
+from progmem.training.two_pass import backward_in_parts
 
-PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
 COLLAPSED = 1e-3  # feature sd below which a run is warned about
 
 
@@ -68,72 +70,6 @@ def pretrain(
         return _train(fabric, rows, model_cfg, stats, out, cfg, say)
 
 
-def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
-    """The model's shape: as told, the rest from the rows' median length and channels."""
-    length = int(rows.length.median())
-    given = dict(cfg.model)
-    if given.setdefault("channels", rows.channels) != rows.channels:
-        raise ConfigError(
-            f"model.channels is {given['channels']}, the recordings have {rows.channels}"
-        )
-    channels = given.pop("channels")
-    model_cfg = ModelConfig.for_length(length, channels, **given)
-    shortest = int(rows.length.argmin())
-    if rows.length[shortest] < model_cfg.patch:
-        name = rows.recordings[int(rows.source[shortest])].name
-        raise InputError(
-            f"{name} needs at least {model_cfg.patch} samples, got {int(rows.length[shortest])}; "
-            "leave it out or set a smaller model.patch"
-        )
-    if len(rows) < 2:
-        raise InputError(
-            "training needs at least 2 rows to tell apart, got 1 of shape "
-            f"{tuple(rows.recordings[0].values.shape)}: one recording (time, channels)? "
-            "Several are (series, time, channels)"
-        )
-    if model_cfg.slots == 0 and cfg.loss.pcl:
-        raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
-    return model_cfg
-
-
-def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
-    """The model a run of this seed begins with: statistics of the channels, nothing learnt yet."""
-    torch.manual_seed(seed)
-    model = PMT(cfg)
-    if cfg.normalise == "channel":
-        model.stats.load_state_dict(stats.state_dict())
-    return model
-
-
-def choose_device(cfg: RunConfig) -> str:
-    """The kind of device a run is on: as told, or a GPU if there is one."""
-    device = cfg.train.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device is cuda, but no GPU is available here; set auto or cpu")
-    return device
-
-
-def make_fabric(cfg: RunConfig) -> Fabric:
-    """Devices, precision and processes, from the settings and the launcher's environment."""
-    device = choose_device(cfg)
-    precision = cfg.train.precision
-    if precision == "auto":
-        precision = "bf16" if device == "cuda" else "32"
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-    fabric = Fabric(
-        accelerator=device,
-        devices=local,
-        num_nodes=world // local,
-        strategy="ddp" if world > 1 else "auto",
-        precision=PRECISIONS[precision],
-    )
-    fabric.launch()
-    return fabric
-
-
 def _train(
     fabric: Fabric,
     rows: Rows,
@@ -158,7 +94,8 @@ def _train(
         learner.double()
     learner.to(fabric.device)
     step = Step(learner, rows, cfg, batch_size, total, fabric.device)
-    freeze_unreached(step)
+    with memory_explained(fabric.device):
+        freeze_unreached(step)
     optimizer = torch.optim.AdamW(
         parameter_groups(learner, train.weight_decay), lr=train.lr, betas=(0.9, 0.999)
     )
@@ -173,6 +110,12 @@ def _train(
         say(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
         return learner.model.eval()
 
+    def backward(loss: Tensor) -> None:
+        fabric.backward(loss * fabric.world_size)  # data parallelism will average
+
+    def unsynchronised() -> AbstractContextManager[None]:
+        return fabric.no_backward_sync(wrapped, enabled=fabric.world_size > 1)
+
     if main:
         run_folder.cut_metrics(out, done)
     monitor = Monitor(out, first=done, total=total, every=train.log_every) if watched else None
@@ -185,9 +128,15 @@ def _train(
                     group["lr"] = lr
                 dropout = f"dropout {fabric.global_rank}"
                 torch.manual_seed(randomness.mixed_seed(train.seed, number, dropout))
-                loss, parts, sequence, count = step(number)
+                with memory_explained(fabric.device):
+                    if train.parts == 1:
+                        loss, parts, sequence, count = step(number)
+                        backward(loss)
+                    else:
+                        parts, sequence, count = backward_in_parts(
+                            step, number, train.parts, backward, unsynchronised=unsynchronised
+                        )
                 values = check_finite(parts, number)
-                fabric.backward(loss * fabric.world_size)  # data parallelism will average
                 norm = fabric.clip_gradients(
                     wrapped, optimizer, max_norm=train.clip, error_if_nonfinite=False
                 )

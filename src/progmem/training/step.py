@@ -5,7 +5,7 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +14,24 @@ from torch import Tensor
 from progmem.data.resident import Resident, fits
 from progmem.data.rows import Batch, Rows
 from progmem.losses.negatives import overlapping
-from progmem.losses.total import Group, draw, total_loss
+from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
 from progmem.model.geometry import count_tokens, count_windows
 from progmem.settings import RunConfig
 from progmem.training import randomness
 from progmem.training.group import OneProcess, Processes
 from progmem.training.learner import Learner
-from progmem.views import draw_view, make_view
+from progmem.views import View, draw_view, make_view
+
+
+class Made(NamedTuple):
+    """What a step compares, before it is embedded."""
+
+    number: int
+    batch: int  # B
+    group: Group
+    views: tuple[View, View]  # of the own rows
+    lengths: Tensor  # (b,)
+    drawn: Drawn
 
 
 class Step:
@@ -47,6 +58,13 @@ class Step:
 
     def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
         """The loss of the own rows; it and its parts over all processes; sequence vectors; B."""
+        made = self.make(number)
+        views, sequence = self.embed(made, slice(None))
+        loss, told = self.losses(made, views)
+        return loss, told, sequence, made.batch
+
+    def make(self, number: int) -> Made:
+        """Rows, views and negatives of step ``number``."""
         cfg, rows, seed = self.cfg, self.rows, self.cfg.train.seed
         chosen = randomness.batch_rows(len(rows), self.batch_size, seed, number)  # (B,)
         B = len(chosen)
@@ -64,9 +82,6 @@ class Step:
             )
             draws = draws.rows(group.rows)
             views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
-        embedded, sequence = self.forward(
-            tuple(views), batch.lengths, gaps=rows.gaps, by_time=cfg.views.align == "time"
-        )
         K = count_tokens(model.cfg, length)
         overlap = overlapping(*(t[chosen] for t in (rows.recording, rows.start, rows.length)))
         drawn = draw(
@@ -74,14 +89,29 @@ class Step:
             count=cfg.loss.negatives,
             generator=randomness.generator(seed, number, "negatives", self.device),
         )  # fmt: skip
-        progress = number / max(1, self.total - 1)
-        start, end = cfg.loss.pcl_temperature_start, cfg.loss.pcl_temperature_end
+        return Made(number, B, group, (views[0], views[1]), batch.lengths, drawn)
+
+    def embed(self, made: Made, part: slice) -> tuple[tuple[Embedded, Embedded], Tensor]:
+        """Both views of a ``part`` of the own rows, and the first view's sequence vectors."""
+        weak, strong = (View._make(t[part] for t in view) for view in made.views)
+        return self.forward(
+            (weak, strong), made.lengths[part], gaps=self.rows.gaps,
+            by_time=self.cfg.views.align == "time",
+        )  # fmt: skip
+
+    def losses(
+        self, made: Made, views: tuple[Embedded, Embedded]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the own rows to be differentiated; it and its parts over all processes."""
+        cfg, group = self.cfg.loss, made.group
+        progress = made.number / max(1, self.total - 1)
+        start, end = cfg.pcl_temperature_start, cfg.pcl_temperature_end
         loss, parts = total_loss(
-            embedded, drawn, group, cfg=cfg.loss, model=model.cfg,
+            views, made.drawn, group, cfg=cfg, model=self.learner.model.cfg,
             pcl_temperature=start + (end - start) * progress,
         )  # fmt: skip
         told = group.total(torch.stack([loss.detach(), *(p.detach() for p in parts.values())]))
-        return loss, dict(zip(["loss", *parts], told, strict=True)), sequence, B
+        return loss, dict(zip(["loss", *parts], told, strict=True))
 
 
 def freeze_unreached(step: Step) -> None:

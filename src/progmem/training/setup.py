@@ -1,0 +1,82 @@
+"""Before the first step: the model's shape and first weights, device, precision, processes."""
+
+import os
+from typing import Any
+
+import torch
+from lightning.fabric import Fabric
+
+from progmem.config import ModelConfig
+from progmem.data.rows import Rows
+from progmem.errors import ConfigError, InputError
+from progmem.model.inputs import ChannelStats
+from progmem.model.pmt import PMT
+from progmem.settings import RunConfig
+
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
+
+
+def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
+    """The model's shape: as told, the rest from the rows' median length and channels."""
+    length = int(rows.length.median())
+    given = dict(cfg.model)
+    if given.setdefault("channels", rows.channels) != rows.channels:
+        raise ConfigError(
+            f"model.channels is {given['channels']}, the recordings have {rows.channels}"
+        )
+    channels = given.pop("channels")
+    model_cfg = ModelConfig.for_length(length, channels, **given)
+    shortest = int(rows.length.argmin())
+    if rows.length[shortest] < model_cfg.patch:
+        name = rows.recordings[int(rows.source[shortest])].name
+        raise InputError(
+            f"{name} needs at least {model_cfg.patch} samples, got {int(rows.length[shortest])}; "
+            "leave it out or set a smaller model.patch"
+        )
+    if len(rows) < 2:
+        raise InputError(
+            "training needs at least 2 rows to tell apart, got 1 of shape "
+            f"{tuple(rows.recordings[0].values.shape)}: one recording (time, channels)? "
+            "Several are (series, time, channels)"
+        )
+    if model_cfg.slots == 0 and cfg.loss.pcl:
+        raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
+    return model_cfg
+
+
+def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
+    """The model a run of this seed begins with: statistics of the channels, nothing learnt yet."""
+    torch.manual_seed(seed)
+    model = PMT(cfg)
+    if cfg.normalise == "channel":
+        model.stats.load_state_dict(stats.state_dict())
+    return model
+
+
+def choose_device(cfg: RunConfig) -> str:
+    """The kind of device a run is on: as told, or a GPU if there is one."""
+    device = cfg.train.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("train.device is cuda, but no GPU is available here; set auto or cpu")
+    return device
+
+
+def make_fabric(cfg: RunConfig) -> Fabric:
+    """Devices, precision and processes, from the settings and the launcher's environment."""
+    device = choose_device(cfg)
+    precision = cfg.train.precision
+    if precision == "auto":
+        precision = "bf16" if device == "cuda" else "32"
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
+    fabric = Fabric(
+        accelerator=device,
+        devices=local,
+        num_nodes=world // local,
+        strategy="ddp" if world > 1 else "auto",
+        precision=PRECISIONS[precision],
+    )
+    fabric.launch()
+    return fabric
