@@ -1,5 +1,6 @@
 """Rows of an experiment, each in a process of its own, several at once, none done twice."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -9,18 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from progmem.report import record
+
 
 def run_rows(
     module: str, rows: Sequence[str], *, work: Path, at_once: int, arguments: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """What ``python -m module --row ROW *arguments`` prints as its last line, json, for each row.
 
-    A row that is in ``work`` already is taken from there, so a run that was broken off goes on.
+    A row that is in ``work`` already is taken from there, so a run that was broken off goes on;
+    with other arguments or another commit it is another row.
     """
     work.mkdir(parents=True, exist_ok=True)
+    same = [module, *arguments, str(record.environment()["commit"])]
+    key = hashlib.sha256("\n".join(same).encode()).hexdigest()[:8]
 
     def run(row: str) -> dict[str, Any]:
-        kept = work / f"{row}.json"
+        kept = work / f"{row}-{key}.json"
         if not kept.exists():
             done = subprocess.run(
                 [sys.executable, "-m", module, "--row", row, *arguments],

@@ -40,11 +40,11 @@ def measure(chosen: Any, number: int, seed: int) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as parent:
         run, cfg = Path(parent) / "run", read_config(None, settings)
         model = pretrain(data.training_recordings(), run, cfg, say=None)
+    encoders: dict[str, Any] = {chosen.tries[number]: model}
+    if number == 0:
+        encoders["untrained"] = untrained_twin(model, seed)
     rows = []
-    for name, encoder in (
-        (chosen.tries[number], model),
-        ("untrained", untrained_twin(model, seed)),
-    ):
+    for name, encoder in encoders.items():
         scores = probe_set(encoder, data, poolings=["sequence", "max_tokens"])
         rows.append({"encoder": name, "seed": seed, "config": settings} | scores)
     return rows

@@ -47,7 +47,8 @@ def write_files(folder):
         np.savez_compressed(folder / f"{name}.npz", **arrays)
         shape, sha256 = arrays["X_train"].shape[1:], registry.content_sha256(arrays)
         more = registry.FILES[name].more
-        files[name] = LabelledFile(f"{name}.npz", TRAIN, TEST, *shape, sha256, more)
+        more_sha256 = registry.content_sha256(arrays, ("classes", *more))
+        files[name] = LabelledFile(f"{name}.npz", TRAIN, TEST, *shape, sha256, more_sha256, more)
     (folder / "e.csv.gz").write_bytes(gzip.compress(DATED))
     facts = (10, ("a", "OT"), "a", (6, 8, 10), "2012-01-01", hashlib.sha256(DATED).hexdigest())
     files["Electricity"] = DatedFile("e.csv.gz", *facts)

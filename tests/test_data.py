@@ -32,6 +32,21 @@ def test_files_of_all_kinds_are_read(tmp_path):
     assert read_recordings(tmp_path / "a.npy")[0].values.shape == (6, 2)
 
 
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("1,\n2,3\n4,5\n", [[1, np.nan], [2, 3], [4, 5]]),
+        ("nan,1\n2,3\n", [[np.nan, 1], [2, 3]]),
+        ("1\n\n3\n", [[1], [np.nan], [3]]),
+        ("a\n1\n\n3\n", [[1], [np.nan], [3]]),
+    ],
+)
+def test_gaps_in_a_csv_are_samples_too(text, values, tmp_path):
+    (tmp_path / "x.CSV").write_text(text)
+    (recording,) = read_recordings(tmp_path)
+    np.testing.assert_array_equal(recording.values, values)
+
+
 def hostile(folder):
     np.save(folder / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
 
@@ -46,6 +61,8 @@ def hostile(folder):
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
+        (lambda f: (f / "x.csv").write_text("a,b\n"), "x.csv has no rows below its header"),
+        (lambda f: np.save(f / "x.npy", np.zeros((0, 9, 2))), "holds no recording"),
         (lambda f: np.save(f / "x.npy", np.zeros((1, 2, 3, 4))), r"got shape \(1, 2, 3, 4\)"),
         (lambda f: np.save(f / "x.npy", np.array(["a"])), "must hold real numbers, got dtype"),
         (

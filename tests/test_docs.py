@@ -28,7 +28,7 @@ def test_the_readmes_shell_lines_turn_own_files_into_predictions(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     series, known = np.random.default_rng(0).normal(size=(30, 60, 2)), ["", "rest", "walk"] * 10
     np.save("X.npy", series)
-    (tmp_path / "labels.csv").write_text("\n".join(["row,label", *(f"0,{k}" for k in known)]))
+    (tmp_path / "labels.csv").write_text("\n".join(["label", *known]))
     (block,) = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.S)
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     commands = [words for words in lines if words]

@@ -243,6 +243,23 @@ def test_other_bad_calls_say_what_is_wrong(fitted, tmp_path):
             call()
 
 
+def test_a_long_tables_channels_may_come_in_another_order(fitted):
+    index = pd.MultiIndex.from_product([range(6), range(40)], names=["case", "time"])
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(240, 2)), index=index, columns=["a", "b"])
+    encoder = small().fit(table)
+    np.testing.assert_array_equal(encoder.transform(table[["b", "a"]]), encoder.transform(table))
+    with pytest.raises(InputError, match=r"fitted on the channels \['a', 'b'\], got \['a', 'c'\]"):
+        encoder.transform(table.rename(columns={"b": "c"}))
+
+
+def test_columns_have_names_in_a_table(fitted):
+    width = fitted.model_.cfg.dim
+    assert list(fitted.get_feature_names_out()) == [f"pmtencoder{i}" for i in range(width)]
+    table = clone(fitted).set_output(transform="pandas").fit(made()).transform(made())
+    assert table.shape == (len(made()), width) and table.columns[0] == "pmtencoder0"
+
+
 @pytest.mark.slow
 def test_scikit_learns_own_run_of_its_checks_agrees():
     reason = "a series of another length than in fit is welcome in transform"

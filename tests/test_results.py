@@ -25,7 +25,7 @@ def made_result(name="HAR", split="official"):
 
 
 def test_a_classification_table_is_the_one_worked_by_hand(tmp_path):
-    record.save("classify", "a", made_result(), folder=tmp_path)
+    record.save("classify", "HAR", made_result(), folder=tmp_path)
     assert render("classify", tmp_path).splitlines() == [
         "| set | labels | untrained | trained | paper's PMT |",
         "|---|---|---|---|---|",
@@ -46,8 +46,33 @@ def test_a_result_says_where_it_came_from_and_reads_back(tmp_path):
     read = json.loads(path.read_text())
     assert read == result
     assert (read["commit"] is not None) == (ROOT / ".git").exists()
-    assert isinstance(read["dirty"], bool) and read["device"].endswith("CPU")
+    assert read["device"].endswith("CPU")
     assert {"progmem", "python", "torch", "numpy", "scikit-learn"} <= set(read["versions"])
+
+
+@pytest.mark.parametrize(
+    "git, given, dirty",
+    [(None, None, None), ("", None, False), (" M a", None, True), ("", "1a", None)],
+)
+def test_dirty_says_no_more_than_is_known(git, given, dirty, monkeypatch):
+    monkeypatch.setattr(record, "_git", lambda *arguments: git)
+    assert record.environment(commit=given)["dirty"] is dirty
+
+
+def test_files_of_one_set_are_not_averaged(tmp_path):
+    for name in ("HAR-a", "HAR-b"):
+        record.save("classify", name, made_result(), folder=tmp_path)
+    assert [line.split(" | ")[0] for line in render("classify", tmp_path).splitlines()[2:]] == [
+        "| HAR-a", "| HAR-b",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[1]", '{"rows": []}'])
+def test_a_file_that_is_no_result_is_named(content, tmp_path):
+    (tmp_path / "classify").mkdir()
+    (tmp_path / "classify/x.json").write_text(content)
+    with pytest.raises(InputError, match=r"a file in .*classify is not a result|no scores of"):
+        render("classify", tmp_path)
 
 
 def test_the_papers_averages_are_those_it_prints():

@@ -83,7 +83,7 @@ def test_a_changed_config_is_refused_with_the_keys(finished, settings, message):
 
 
 def test_other_data_are_refused(finished):
-    with pytest.raises(ConfigError, match="begun with other data: number of rows, samples differs"):
+    with pytest.raises(ConfigError, match="begun with other data: rows, samples, means"):
         pretrain(made_recordings(19), finished, small_config(), say=lambda _: None)
 
 
@@ -173,6 +173,12 @@ def with_inf():
             ["model.channels=3"],
             ConfigError,
             "model.channels is 3, the recordings",
+        ),
+        (
+            [Recording(str(i), np.zeros((1, 60))) for i in range(5)],
+            [],
+            InputError,
+            "60 channels and one sample each",
         ),
         (made_recordings(), ["model.slots=0"], ConfigError, "loss.pcl needs memory"),
         (made_recordings(), ["model.patch=40"], InputError, "needs at least 40 samples, got 39"),

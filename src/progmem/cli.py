@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
     p.add_argument("set", nargs="?", help="a data set's name: score the model on it")
     p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
-    p.add_argument("--split", default="official", help="which rows of the set are tested on")
-    p.add_argument("--labels", nargs="+", default=["1%", "5%"], help="shares, or numbers a class")
+    p.add_argument("--split", help="which rows of the set are tested on, by default official")
+    p.add_argument("--labels", nargs="+", help="shares, or numbers a class; by default 1%% 5%%")
     p.add_argument("--x", type=Path, help="your own series: .npy, .npz or .csv file, or a folder")
     p.add_argument("--y", type=Path, help="their labels: .npy, or .csv with a column label")
     p.add_argument("--probe", dest="kept", type=Path, help="a probe kept before, for --x and --y")
     p.add_argument("--predict", type=Path, help="series to label")
-    p.add_argument("--pooling", default="sequence", help="what of a series the probe sees")
+    p.add_argument("--pooling", help="what of a series the probe sees, by default sequence")
     p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")
     p.set_defaults(run=_probe_classify)
 
@@ -85,6 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, InputError, ModelFolderError) as error:
         print(f"progmem: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"progmem: {error}", file=sys.stderr)
+        return 1
     except TrainingError as error:
         print(f"progmem: {error}", file=sys.stderr)
         return 1
@@ -113,7 +116,11 @@ def _embed(chosen: Any) -> None:
     from progmem.embed import embed, run_sampling_rate
 
     model = progmem.load(chosen.model)
-    rate = chosen.sampling_rate or run_sampling_rate(chosen.model)
+    rate = chosen.sampling_rate
+    if rate is None:
+        rate = run_sampling_rate(chosen.model)
+    elif not 0 < rate < float("inf"):
+        raise InputError(f"--sampling-rate must be a number above 0, got {rate:g}")
     embed(model, read_recordings(chosen.input), chosen.out, sampling_rate=rate)
 
 
@@ -121,16 +128,28 @@ def _probe_classify(chosen: Any) -> None:
     from progmem.probes import commands
     from progmem.probes.labels import parse_amount
 
+    of_set = {"--data-dir": chosen.data_dir, "--split": chosen.split, "--labels": chosen.labels}
+    of_own = {"--x": chosen.x, "--y": chosen.y, "--probe": chosen.kept, "--predict": chosen.predict,
+              "--pooling": chosen.pooling}  # fmt: skip
     if chosen.set is None:
+        _refuse(of_set, "goes with a data set's name")
         commands.label_series(
             chosen.model, x=chosen.x, y=chosen.y, probe_file=chosen.kept, new=chosen.predict,
             out=chosen.out, pooling=chosen.pooling,
         )  # fmt: skip
         return
+    _refuse(of_own, f"is for own series, not for {chosen.set}")
     commands.classify_set(
         chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
-        data_dir=chosen.data_dir, split=chosen.split, labels=list(map(parse_amount, chosen.labels)),
+        data_dir=chosen.data_dir, split=chosen.split or "official",
+        labels=[parse_amount(text) for text in chosen.labels or ("1%", "5%")],
     )  # fmt: skip
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InputError(f"{name} {why}")
 
 
 def _data(chosen: Any) -> None:

@@ -10,7 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
@@ -38,7 +42,7 @@ CASES_AT_ONCE = 64
 _TRAINING = threading.Lock()  # torch's random numbers are drawn from one state for all threads
 
 
-class PMTEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types in sklearn
+class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types in sklearn
     """Trains a PMT without labels, then turns series into its tokens, memory or sequence vectors.
 
     X is what `progmem.data.as_collection` takes: (cases, channels, time), (cases, time) for one
@@ -61,6 +65,7 @@ class PMTEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no t
 
     model_: PMT
     channels_: int
+    channel_names_: list[str]  # of a long table, which may come in another order later
     n_features_in_: int  # columns of an X of two dimensions, channels of any other
 
     def __init__(
@@ -143,15 +148,35 @@ class PMTEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no t
                 X = validate_data(self, X, reset=fitting, **options)
             else:  # but series of another length are welcome
                 X = check_array(X, **options, estimator=self, input_name="X")
+        if long_table:
+            X = self._in_order(X, fitting=fitting)
         cases = [np.asarray(case).T for case in as_collection(X).x]
         if fitting and ours:
             self.n_features_in_ = cases[0].shape[1]
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit, to a table
+            if not long_table:
+                self.__dict__.pop("channel_names_", None)
         if not fitting and cases[0].shape[1] != self.channels_:
             swapped = cases[0].shape[0] == self.channels_
             hint = "; X is (cases, channels, time): swap its last two axes?" if swapped else ""
             raise InputError(f"fitted on {self.channels_} channels, got {cases[0].shape[1]}{hint}")
         return cases
+
+    def _in_order(self, table: Any, *, fitting: bool) -> Any:
+        """A long table with its channels as they were in ``fit``."""
+        if fitting:
+            self.channel_names_ = list(table.columns)
+        known = getattr(self, "channel_names_", None)
+        if known is None or known == list(table.columns):
+            return table
+        if set(known) != set(table.columns):
+            raise InputError(f"fitted on the channels {known}, got {list(table.columns)}")
+        return table[known]
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of the sequence level, which scikit-learn names after the class."""
+        return self.model_.cfg.dim
 
     def save(self, folder: str | Path) -> None:
         """Write the model and the parameters, without pickle; `load` reads them back."""

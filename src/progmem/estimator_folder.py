@@ -35,6 +35,7 @@ def save(encoder: "PMTEncoder", folder: Path) -> None:
         "params": {name: _plain(value) for name, value in encoder.get_params().items()},
         "n_features_in": encoder.n_features_in_,
         "feature_names_in": list(getattr(encoder, "feature_names_in_", [])),
+        "channel_names": list(getattr(encoder, "channel_names_", [])),
         "model": _digest((folder / "model" / MANIFEST).read_bytes()),
     }
     note = {"format": FORMAT, "sha256": _digest(to_json(facts)), "facts": facts}
@@ -66,6 +67,8 @@ def load(folder: Path, kind: type["PMTEncoder"]) -> "PMTEncoder":
     encoder.n_features_in_ = facts["n_features_in"]
     if facts["feature_names_in"]:
         encoder.feature_names_in_ = np.array(facts["feature_names_in"], dtype=object)
+    if facts["channel_names"]:
+        encoder.channel_names_ = facts["channel_names"]
     return encoder
 
 

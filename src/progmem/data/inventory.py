@@ -13,7 +13,8 @@ def list_lines(data_dir: str | Path | None) -> list[str]:
     lines = [f"files are looked for in {folder or f'no folder yet: give --data-dir or {VARIABLE}'}"]
     for name, file in registry.FILES.items():
         there = folder is not None and (folder / file.file).is_file()
-        lines.append(f"{name:26}{'there  ' if there else 'missing'}  {file.describe()}")
+        state = "there  " if there else "missing"
+        lines.append(f"{name:26}{state}  {file.file}: {file.describe()}")
     return lines
 
 
@@ -37,4 +38,6 @@ def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
         except InputError as error:
             good = False
             lines.append(f"{name:26}WRONG    {error}")
+    if all("missing" in line for line in lines):
+        raise InputError(f"none of the files is in {folder}")
     return lines, good

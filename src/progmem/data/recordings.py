@@ -34,10 +34,12 @@ def read_recordings(path: Path) -> list[Recording]:
         raise InputError(f"there is no {path}; give a .npy, .npz or .csv file or a folder of them")
     files = [path]
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
         if not files:
             raise InputError(f"{path} holds no .npy, .npz or .csv file")
     recordings = [recording for file in files for recording in _read_file(file)]
+    if not recordings:
+        raise InputError(f"{path} holds no recording: its arrays are empty")
     channels = {recording.values.shape[1] for recording in recordings}
     if len(channels) > 1:
         first = recordings[0]
@@ -51,13 +53,14 @@ def read_recordings(path: Path) -> list[Recording]:
 
 def _read_file(path: Path) -> Iterator[Recording]:
     try:
-        if path.suffix == ".npy":
+        suffix = path.suffix.lower()
+        if suffix == ".npy":
             yield from _split(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
-        elif path.suffix == ".npz":
+        elif suffix == ".npz":
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 for name in archive.files:
                     yield from _split(f"{path.stem}.{name}", archive[name])
-        elif path.suffix == ".csv":
+        elif suffix == ".csv":
             yield from _split(path.stem, _read_csv(path))
         else:
             raise InputError(f"{path} must end in .npy, .npz or .csv")
@@ -86,9 +89,15 @@ def _read_csv(path: Path) -> np.ndarray:
     """One column a channel, a header if the first line is not all numbers, empty for missing."""
     import pandas as pd
 
-    table = pd.read_csv(path, header=None, nrows=1)
-    first = pd.to_numeric(table.iloc[0], errors="coerce")
-    table = pd.read_csv(path, header=0 if first.isna().any() else None)
+    # in a file of one channel a blank line is a gap
+    cells = pd.read_csv(
+        path, header=None, nrows=1, dtype=str, keep_default_na=False, skip_blank_lines=False
+    )
+    first = [cell for cell in cells.iloc[0] if cell.strip().lower() not in ("", "nan")]
+    named = bool(pd.to_numeric(pd.Series(first), errors="coerce").isna().any())
+    table = pd.read_csv(path, header=0 if named else None, skip_blank_lines=False)
+    if not len(table):
+        raise InputError(f"{path} has no rows below its header")
     bad = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
     if bad:
         raise InputError(f"{path} must hold numbers only; column {', '.join(bad)} does not")

@@ -10,6 +10,7 @@ import io
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ class LabelledFile(NamedTuple):
     length: int
     channels: int
     sha256: str  # of the four arrays, however they are packed
+    more_sha256: str  # of ``classes`` and of ``more``
     more: tuple[str, ...] = ()  # arrays that tell what the rows are and how they are split
 
     def describe(self) -> str:
@@ -59,34 +61,41 @@ FILES: dict[str, LabelledFile | DatedFile] = {
     "HAR": LabelledFile(
         "HAR.npz", 7352, 2947, 128, 9,
         "ef0d03eba3dd6b482854390be358417cb7bd74e0b5909541f6c8826a1f6ac4f3",
+        "437b570413ff1ed448ffe90a66c64468ffbf55a53064127529626e843085d582",
         ("subject_train", "subject_test", "experiment_train", "experiment_test", "start_train",
          "start_test", "tstcc_train_idx", "tstcc_val_idx"),
     ),
     "Epilepsy": LabelledFile(
         "Epilepsy.npz", 9200, 2300, 178, 1,
         "d4496b52cd16dd04968fe3548070219058bb49a45b8569c6b2f627c6eff5e58b",
+        "48befb3ec3c26a75d003c377e9c47ec2cd89a53a36674395996a8c7146c3cae7",
         ("y_train_binary", "y_test_binary", "recording_train", "recording_test", "chunk_train",
          "chunk_test", "n_train_without_val", "column_min", "column_max"),
     ),
     "Wafer": LabelledFile(
         "Wafer.npz", 1000, 6164, 152, 1,
         "469cc439e6854565eab5bc9d02f9efad0d79e6688c7d0ee9c7dcfe97f0a74274",
+        "abdb8c7fd3c86c102e740049b8b5b61ac52505b53077dceff22372e489a49116",
     ),
     "FordA": LabelledFile(
         "FordA.npz", 3601, 1320, 500, 1,
         "7342d6b02ebcef97a4bff89d44b3ac6eabe9ad86181db89a1b4ecc73dd65db40",
+        "abdb8c7fd3c86c102e740049b8b5b61ac52505b53077dceff22372e489a49116",
     ),
     "FordB": LabelledFile(
         "FordB.npz", 3636, 810, 500, 1,
         "a7319634029f36fefb844d035b2090f7ec9a19d7ec08f0aaa19446ad5abf78cc",
+        "abdb8c7fd3c86c102e740049b8b5b61ac52505b53077dceff22372e489a49116",
     ),
     "PhalangesOutlinesCorrect": LabelledFile(
         "PhalangesOutlinesCorrect.npz", 1800, 858, 80, 1,
         "ba7cafc7ae60975547f9f300d3b8211fe5749da6e26f9a6ef1fea67465568782",
+        "0aae385fbe56f953190f1f982752ea397ca987db7e3d710e44eef4678b9efc08",
     ),
     "ElectricDevices": LabelledFile(
         "ElectricDevices.npz", 8926, 7711, 96, 1,
         "88f2f2eba462f9fe5dd758eb41e475d052cfc7a785ab25ab9ab6740bc4debe10",
+        "1e99bf4bf44c97bdc1d5c5b554c73eee63f7ad0ecbc3a2fe81ad57975f27f25e",
     ),
     "ETTh1": DatedFile(
         "ETTh1.csv.gz", 17420, ("HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"), "OT",
@@ -178,10 +187,10 @@ def folder_of(data_dir: str | Path | None) -> Path | None:
     return Path(named) if named else None  # an empty variable is an unset one
 
 
-def content_sha256(arrays: dict[str, np.ndarray]) -> str:
-    """Checksum of the four arrays' names, types, shapes and values."""
+def content_sha256(arrays: dict[str, np.ndarray], names: Sequence[str] = CONTENT) -> str:
+    """Checksum of arrays' names, types, shapes and values."""
     digest = hashlib.sha256()
-    for name in CONTENT:
+    for name in names:
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(array.tobytes())
@@ -202,6 +211,7 @@ def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
         if arrays[name].shape != shape:
             raise InputError(f"{path}: {name} must have shape {shape}, got {arrays[name].shape}")
     _check_sha256(path, content_sha256(arrays), file.sha256)
+    _check_sha256(path, content_sha256(arrays, ("classes", *file.more)), file.more_sha256)
     return arrays
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from progmem.data.recordings import Recording, read_recordings
-from progmem.data.registry import LABELLED, check_name, load, load_labelled
+from progmem.data.registry import FILES, LABELLED, check_name, load, load_labelled
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 
@@ -12,9 +12,12 @@ from progmem.errors import InputError
 def open_source(
     source: str | Path, data_dir: str | Path | None, split: str
 ) -> tuple[Sequence[Recording], dict[str, str]]:
-    """The recordings, of a set the training rows of its ``split``; and a note of what they are."""
+    """The recordings, of a set the training rows of its ``split``; and a note of what they are.
+
+    A set's name wins over a folder of that name, which can be given as ./NAME.
+    """
     path = Path(source)
-    if path.exists() or path.suffix or len(path.parts) > 1:
+    if str(source) not in FILES and (path.exists() or path.suffix or len(path.parts) > 1):
         if split != "official":
             raise InputError(f"split is for data sets by name; {path} is trained on whole")
         return read_recordings(path), {"name": path.name}

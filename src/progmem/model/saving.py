@@ -94,7 +94,11 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, str]]:
     if not folder.is_dir():
         raise ModelFolderError(f"there is no model folder {folder}")
     if not (folder / MANIFEST).is_file():
-        raise ModelFolderError(f"{folder} is not a progmem model folder: it has no {MANIFEST}")
+        inside = (folder / "model" / MANIFEST).is_file()
+        hint = f"; did you mean {folder / 'model'}?" if inside else ""
+        raise ModelFolderError(
+            f"{folder} is not a progmem model folder: it has no {MANIFEST}{hint}"
+        )
     try:
         manifest = json.loads(_read(folder, MANIFEST))
         if manifest["format"] != FORMAT:

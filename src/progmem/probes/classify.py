@@ -108,4 +108,5 @@ def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
     if y.shape != (count,):
         raise InputError(f"y must have one label for each of the {count} series, got {y.shape}")
     if len(np.unique(y)) < classes:
-        raise InputError(f"classification needs at least two classes in y, all labels are {y[0]!r}")
+        there = ", ".join(map(str, np.unique(y))) or "none"
+        raise InputError(f"classification needs at least two classes in y, got {there}")

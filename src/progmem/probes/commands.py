@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from progmem.data.recordings import Recording, read_recordings
+from progmem.data.recordings import read_recordings
 from progmem.data.registry import load_labelled
 from progmem.errors import InputError
+from progmem.model.inputs import Series
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.probes.classify import LABELS, SEEDS, probe_set
+from progmem.probes.label_files import labels_for
 from progmem.probes.labels import Amount
 from progmem.probes.own_data import LabelProbe
 from progmem.probes.untrained import untrained_twin
@@ -36,6 +37,10 @@ def classify_set(
     say: Say = print,
 ) -> dict[str, Any]:
     """Probe a model and its untrained twin on a set; the scores go to the json file ``out``."""
+    if out.suffix != ".json":
+        raise InputError(f"-o must name the .json file to write, got {out}")
+    if out.parent.exists():
+        check_output(out)
     began = time.perf_counter()
     data = load_labelled(name, data_dir, split=split)
     source = read_source(model_folder.parent)
@@ -74,7 +79,7 @@ def label_series(
     probe_file: Path | None,
     new: Path | None,
     out: Path | None,
-    pooling: str = "sequence",
+    pooling: str | None = None,
     say: Say = print,
 ) -> None:
     """Fit a probe on series and labels, or take up a kept one; predict the labels of others.
@@ -85,76 +90,53 @@ def label_series(
         raise InputError("--x and --y go together: the series and their labels")
     if (x is None) == (probe_file is None):
         raise InputError("give a data set's name, --x and --y, or --probe; one of the three")
-    if new is None and probe_file is not None:
+    if probe_file is not None and new is None:
         raise InputError("--probe needs --predict: the series to label")
-    if out is None or (new is not None and out.suffix != ".csv"):
-        raise InputError("-o must name the file to write: predictions.csv, or probe.skops "
-                         "where nothing is predicted")  # fmt: skip
+    if probe_file is not None and pooling is not None:
+        raise InputError("--pooling is chosen with --x and --y; a kept probe has its own")
+    suffix = ".skops" if new is None else ".csv"
+    if out is None or out.suffix != suffix:
+        raise InputError(f"-o must name the {suffix} file to write, got {out}")
+    check_output(out)
     model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
+    others = None if new is None else read_recordings(new)
+    if others is not None:
+        Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
     if probe_file is not None:
         probe = LabelProbe.load(probe_file, model)
     else:
         assert x is not None and y is not None
-        probe = _fit(model, x, y, pooling, say)
-        kept = out.with_suffix(".skops")
-        probe.save(kept)
-        say(f"the fitted probe: {kept}")
-    if new is not None:
-        recordings = read_recordings(new)
-        found = probe.predict([r.values for r in recordings])
+        probe = _fit(model, x, y, pooling or "sequence", say)
+    found = None if others is None else probe.predict([r.values for r in others])
+    if probe_file is None:
+        probe.save(out.with_suffix(".skops"))
+        say(f"the fitted probe: {out.with_suffix('.skops')}")
+    if others is not None and found is not None:
         with out.open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["series", "label", "margin"])
-            for r, label, margin in zip(recordings, *found, strict=True):
+            for r, label, margin in zip(others, *found, strict=True):
                 table.writerow([r.name, label, f"{margin:.4f}"])
-        say(f"{len(recordings)} predictions: {out}")
+        say(f"{len(others)} predictions: {out}")
 
 
 def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
-    recordings, labels = read_recordings(x), read_labels(y)
-    if len(recordings) != len(labels):
-        hint = _hint(recordings, labels)
-        raise InputError(
-            f"{y} has {len(labels)} labels, {x} holds {len(recordings)} series; "
-            f"give one label a series{hint}"
-        )
+    recordings = read_recordings(x)
+    labels = labels_for(recordings, x, y)
     probe = LabelProbe(model, pooling=pooling).fit([r.values for r in recordings], labels)
     guess = probe.estimate()
     known = f"{len(probe.y)} labelled series, {len(probe.machine.classes_)} classes"
     if guess is None:
         say(f"{known}; a class with one label leaves nothing to estimate the accuracy on")
     else:
-        say(f"{known}; accuracy {100 * guess.mean():.1f} % (sd {100 * guess.std():.1f}), "
+        say(f"{known}; accuracy {100 * guess.mean():.1f} % (sd {100 * guess.std(ddof=1):.1f}), "
             f"each of {len(guess)} folds predicted from the others")  # fmt: skip
     return probe
 
 
-def read_labels(path: Path) -> np.ndarray:
-    """Labels from a .npy vector or the column ``label`` of a .csv file."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
-        if path.suffix == ".csv":
-            import pandas as pd
-
-            table = pd.read_csv(path)
-            if "label" not in table.columns:
-                there = ", ".join(map(str, table.columns))
-                raise InputError(f"{path} has no column 'label'; it has {there}")
-            return np.asarray(table["label"])
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    raise InputError(f"{path} must end in .npy or .csv")
-
-
-def _hint(recordings: list[Recording], labels: np.ndarray) -> str:
-    if len(recordings) == 1 and len(recordings[0].values) == len(labels):
-        shape = recordings[0].values.shape
-        return (
-            f"; an array {shape} is one recording (time, channels), several are (series, time, 1)"
-        )
-    return ""
+def check_output(path: Path) -> None:
+    """Refuse what cannot be written, before the work is done."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file to write")
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent} to write {path.name} into")

@@ -30,7 +30,7 @@ def parse_amount(text: str) -> Amount:
         amount = float(text[:-1]) / 100 if text.endswith("%") else int(text)
     except ValueError:
         amount = 0
-    if amount <= 0 or (text.endswith("%") and amount > 1):
+    if not amount > 0 or (text.endswith("%") and amount > 1):
         raise InputError(f"labels must be a share such as 5% or a number a class, got {text!r}")
     return amount
 

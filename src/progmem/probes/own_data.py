@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import skops.io
-from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
@@ -47,25 +47,30 @@ class LabelProbe:
 
         Where y is NaN or an empty text a series has no label; it still helps to scale features.
         """
-        y = plain_labels(y)
-        if len(y) != len(x):
-            raise InputError(f"y has {len(y)} labels, x holds {len(x)} series; give one a series")
-        known = labelled(y)
-        check_labels(y[known], int(known.sum()))
+        known, labels = known_labels(y)
+        if len(known) != len(x):
+            raise InputError(f"y has {len(known)} labels, x holds {len(x)} series")
+        check_labels(labels, len(labels))
         features = self._features(x)
         self.scaler = StandardScaler().fit(features)
-        self.features, self.y = self.scaler.transform(features[known]), y[known]
+        self.features, self.y = self.scaler.transform(features[known]), labels
         self.machine = fit_svm(self.features, self.y, HEADS[self.head])
         return self
 
     def estimate(self) -> np.ndarray | None:
-        """Accuracy on each fold of the labelled series when it was left out; None if too few."""
+        """Accuracy on each fold of the labelled series when it was left out; None if too few.
+
+        C is chosen anew without the fold: one chosen with it would know too much.
+        """
         smallest = int(np.unique(self.y, return_counts=True)[1].min())
         if smallest < 2:
             return None
         folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
-        machine = SVC(kernel=self.machine.kernel, C=self.machine.C)
-        return np.asarray(cross_val_score(machine, self.features, self.y, cv=folds))
+        found = []
+        for train, test in folds.split(self.features, self.y):
+            machine = fit_svm(self.features[train], self.y[train], HEADS[self.head])
+            found.append(machine.score(self.features[test], self.y[test]))
+        return np.array(found)
 
     def predict(self, x: Any) -> Prediction:
         features = self.scaler.transform(self._features(x))
@@ -76,6 +81,9 @@ class LabelProbe:
         return Prediction(self.machine.classes_[values.argmax(1)], two[:, 1] - two[:, 0])
 
     def _features(self, x: Any) -> np.ndarray:
+        for i, series in enumerate(x):
+            if np.isnan(np.asarray(series, dtype=np.float64)).all():
+                raise InputError(f"series {i} has no observed value; leave it out")
         found = pool(self.encoder, x, [self.pooling])
         if self.pooling not in found:
             raise InputError(f"{self.pooling} needs an encoder with a memory; this one has none")
@@ -92,6 +100,8 @@ class LabelProbe:
     @classmethod
     def load(cls, path: Path, encoder: Encoder) -> "LabelProbe":
         """The probe that ``save`` wrote, for the encoder it was fitted on."""
+        if not path.is_file() or not path.stat().st_size:
+            raise InputError(f"there is no probe in {path}")
         try:
             data = path.read_bytes()
             strange = skops.io.get_untrusted_types(data=data)
@@ -101,7 +111,8 @@ class LabelProbe:
         except InputError:
             raise
         except Exception as error:  # whatever a file that is no probe sets off
-            raise InputError(f"{path} cannot be read as a probe: {error!r}") from error
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"{path} cannot be read as a probe: {why}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} is not a probe this version can read")
         if content["encoder"] != _fingerprint(encoder):
@@ -111,8 +122,8 @@ class LabelProbe:
         return probe
 
 
-def plain_labels(y: Any) -> np.ndarray:
-    """Labels as a vector of numbers or texts."""
+def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which series have a label (B,), and those labels: whole numbers, numbers or texts."""
     y = np.asarray(y)
     if y.ndim != 1:
         raise InputError(f"y must be one label a series, got shape {y.shape}")
@@ -120,18 +131,13 @@ def plain_labels(y: Any) -> np.ndarray:
         y = np.array(["" if value is None or value != value else str(value) for value in y])
     if y.dtype.kind not in "biufU":
         raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
-    if y.dtype.kind == "f" and not np.isinf(y).any():
-        known = y[~np.isnan(y)]
-        if (known == np.round(known)).all() and len(known) == len(y):
-            return y.astype(np.int64)
-    return y
-
-
-def labelled(y: np.ndarray) -> np.ndarray:
-    """Where there is a label."""
-    if y.dtype.kind == "f":
-        return ~np.isnan(y)
-    return y != "" if y.dtype.kind == "U" else np.ones(len(y), dtype=bool)
+    if y.dtype.kind == "U":
+        return y != "", y[y != ""]
+    known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), dtype=bool)
+    labels = y[known]
+    if np.isinf(labels).any():
+        raise InputError("a label is infinite; mark a series without a label by NaN")
+    return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
 
 
 def _fingerprint(encoder: Encoder) -> str:

@@ -18,10 +18,11 @@ NAMED = ("torch", "numpy", "scikit-learn", "lightning")
 def environment(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
     """Commit (given where there is no repository), versions and device of this run."""
     name = torch.cuda.get_device_name() if device == "cuda" else platform.machine() + " CPU"
+    changed = _git("status", "--porcelain", "--untracked-files=no")
     versions = {"progmem": progmem.__version__, "python": platform.python_version()}
     return {
         "commit": commit or _git("rev-parse", "HEAD"),
-        "dirty": commit is None and bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "dirty": None if changed is None or commit else bool(changed),  # None: cannot be known
         "versions": versions | {name: importlib.metadata.version(name) for name in NAMED},
         "device": name,
         "threads": torch.get_num_threads(),

@@ -46,19 +46,20 @@ def classification_table(
         )
     official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))
-    sets = [name for name in CLASSIFICATION["1%"]["PMT"] if name in {r["set"] for r in rows}]
-    sets += sorted({row["set"] for row in rows} - set(sets))
+    order = list(CLASSIFICATION["1%"]["PMT"])
+    known = sorted(results, key=lambda r: [*order, r["rows"][0]["set"]].index(r["rows"][0]["set"]))
     lines = []
     for amount in dict.fromkeys(a for row in rows for a in row["scores"].get(pooling, {})):
-        for name in sets:
+        for result in known:  # a line is one file's: others may be of other settings
+            name, mine = result["rows"][0]["set"], result["rows"]
             cells = [
-                _cell([r for r in rows if (r["set"], r["encoder"]) == (name, encoder)],
-                      pooling, amount, head)
+                _cell([r for r in mine if r["encoder"] == encoder], pooling, amount, head)
                 for encoder in encoders
-            ]  # fmt: skip
+            ]
             printed = CLASSIFICATION.get(amount, {}).get("PMT", {}).get(name)
             paper = "-" if printed is None else "{:.1f} / {:.1f}".format(*printed)
-            lines.append([name, amount, *cells, *([paper] if official else [])])
+            label = result.get("name", name)
+            lines.append([label, amount, *cells, *([paper] if official else [])])
     beside = ["paper's PMT"] if official else []
     return _markdown(["set", "labels", *encoders, *beside], lines)
 
@@ -96,10 +97,15 @@ def render(experiment: str, folder: Path = RESULTS, **options: str) -> str:
     paths = sorted((folder / experiment).glob("*.json"))
     if not paths:
         raise InputError(f"{folder / experiment} holds no results; give --results or run it first")
-    results = [json.loads(path.read_text()) for path in paths]
-    if TABLES[experiment] is classification_table:
-        return classification_table(results, **options)
-    return TABLES[experiment](results)
+    try:
+        results = [json.loads(path.read_text()) | {"name": path.stem} for path in paths]
+        if TABLES[experiment] is classification_table:
+            return classification_table(results, **options)
+        return TABLES[experiment](results)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"a file in {folder / experiment} is not a result: {error!r}") from error
 
 
 def render_all(folder: Path = RESULTS, **options: str) -> str:

@@ -17,6 +17,7 @@ from progmem.data.source import open_source
 from progmem.errors import ConfigError, TrainingError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
+from progmem.model.saving import weights_sha256
 from progmem.settings import RunConfig
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.learner import Learner, parameter_groups
@@ -65,8 +66,8 @@ def pretrain(
             "arrays are (series, time, channels), are the last two swapped?"
         )
     with run_folder.owned(out):
+        run_folder.settle_source(out, noted)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
-        run_folder.write_source(out, noted)
         return _train(fabric, rows, model_cfg, stats, out, cfg, say)
 
 
@@ -99,7 +100,8 @@ def _train(
     optimizer = torch.optim.AdamW(
         parameter_groups(learner, train.weight_decay), lr=train.lr, betas=(0.9, 0.999)
     )
-    facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels}
+    facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
+             "means and scales": weights_sha256(stats)}  # fmt: skip
     done = _resume(out, learner, optimizer, facts, say)
     wrapped, optimizer = fabric.setup(learner, optimizer)
     step.forward = wrapped
@@ -208,7 +210,7 @@ def _resume(
     differ = [name for name, value in facts.items() if found.facts.get(name) != value]
     if differ:
         raise ConfigError(
-            f"{out} was begun with other data: number of {', '.join(differ)} differs; "
+            f"{out} was begun with other data: {', '.join(differ)} differ; "
             "give another folder with -o"
         )
     checkpoint.restore(found, learner, optimizer)

@@ -16,6 +16,8 @@ from progmem.model.saving import to_json, write_file
 @contextmanager
 def owned(folder: Path) -> Iterator[None]:
     """Hold ``folder`` for this run; another that holds it already is a reason to stop."""
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file; give a run a folder of its own")
     if folder.exists() and any(folder.iterdir()) and not (folder / ".lock").exists():
         raise ConfigError(f"{folder} holds other files; give a run a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,9 +51,18 @@ def settle_config(folder: Path, config: Mapping[str, Any]) -> None:
     write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
 
 
-def write_source(folder: Path, source: Mapping[str, str]) -> None:
-    """Note what a run is trained on: a file's name, or a data set's and its split."""
-    write_file(folder / "source.json", to_json(dict(source)))
+def settle_source(folder: Path, source: Mapping[str, str]) -> None:
+    """Note what a new run is trained on (a file, or a data set and its split); it cannot change."""
+    path = folder / "source.json"
+    if path.exists() and read_source(folder) != dict(source):
+        begun, now = (_described(s) for s in (read_source(folder), source))
+        raise ConfigError(f"{folder} was begun on {begun}, not on {now}; give another with -o")
+    write_file(path, to_json(dict(source)))
+
+
+def _described(source: Mapping[str, str]) -> str:
+    split = f" ({source['split']} split)" if "split" in source else ""
+    return source.get("name", "recordings without a name") + split
 
 
 def read_source(folder: Path) -> dict[str, str]:

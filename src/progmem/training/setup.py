@@ -18,6 +18,11 @@ PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-t
 
 def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
     """The model's shape: as told, the rest from the rows' median length and channels."""
+    if rows.channels > 1 and int(rows.length.max()) == 1:
+        raise InputError(
+            f"recordings of {rows.channels} channels and one sample each have no course of time: "
+            "arrays are (series, time, channels), are the last two swapped?"
+        )
     length = int(rows.length.median())
     given = dict(cfg.model)
     if given.setdefault("channels", rows.channels) != rows.channels:
