@@ -24,7 +24,9 @@ from progmem.probes.labels import amount_name, draw_labels
 from progmem.probes.svm import HEADS
 from progmem.report import record
 
-KNOWN = {  # accuracy in %, linear SVM of C 0.01, and how far off it may be
+# accuracy in %, linear SVM of C 0.01, of an earlier run through another implementation of the
+# protocol with other label draws, and how far draws and seeds may take it
+KNOWN = {
     ("HAR", "1%"): (88.8, 1.5), ("HAR", "5%"): (90.9, 1.5),
     ("FordA", "1%"): (87.1, 3.0), ("FordA", "5%"): (89.1, 2.0),
 }  # fmt: skip
