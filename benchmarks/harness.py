@@ -19,9 +19,7 @@ import torch
 
 from benchmarks.side_by_side import run_rows
 from progmem.data.registry import load_labelled
-from progmem.probes.classify import LABELS, SEEDS, classify
-from progmem.probes.labels import amount_name, draw_labels
-from progmem.probes.svm import HEADS
+from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
 
 # accuracy in %, linear SVM of C 0.01, of an earlier run through another implementation of the
@@ -51,32 +49,13 @@ def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[st
     model = TS2Vec(input_dims=train.shape[2], output_dims=320, batch_size=8, device=device)
     model.fit(train, n_iters=ITERATIONS)
     features = [model.encode(x, encoding_window="full_series") for x in (train, test)]
-    scores = {
-        amount_name(amount): {
-            head: {
-                key: value.tolist()
-                for key, value in classify(
-                    features[0], data.y_train, features[1], data.y_test, labels=amount, head=head
-                )._asdict().items()
-            }
-            for head in HEADS
-        }
-        for amount in LABELS
-    }  # fmt: skip
-    many = {  # how lucky the first draws are
-        amount_name(amount): classify(
-            features[0], data.y_train, features[1], data.y_test,
-            labels=amount, seeds=range(DRAWS), head="linear, fixed C",
-        ).accuracy.tolist()
-        for amount in LABELS
-    }  # fmt: skip
-    rows = {
-        amount_name(a): [draw_labels(data.y_train, a, seed).tolist() for seed in SEEDS]
-        for a in LABELS
-    }
+    train_features, test_features = ({"sequence": f} for f in features)
+    result = probe_features(train_features, test_features, data)
+    many = probe_features(  # how lucky the first draws are
+        train_features, test_features, data, seeds=range(DRAWS), heads=["linear, fixed C"]
+    )["scores"]
     took = time.perf_counter() - began
-    facts = {"set": name, "seed": seed, "seconds": took, "labelled_rows": rows}
-    return {**facts, "scores": scores, "accuracy_of_many_draws": many}
+    return {"seed": seed, "seconds": took, **result, "scores_of_many_draws": many}
 
 
 def main() -> None:
@@ -108,15 +87,15 @@ def main() -> None:
     print(f"written: {record.save('harness', 'ts2vec', result, folder=chosen.out)}\n")
     print("| set | labels | TS2Vec here | over 50 draws | known |\n|---|---|---|---|---|")
     for (name, amount), (known, within) in KNOWN.items():
-        mine = [
-            r["scores"][amount]["linear, fixed C"]["accuracy"] for r in rows if r["set"] == name
-        ]
-        found = 100 * np.array(mine)  # (seeds, draws)
+        found, many = (
+            100 * np.array([
+                row[key]["sequence"][amount]["linear, fixed C"]["accuracy"]
+                for row in rows if row["set"] == name
+            ])
+            for key in ("scores", "scores_of_many_draws")
+        )  # (seeds, draws)  # fmt: skip
         by_seed = ", ".join(f"{a:.1f}" for a in found.mean(1))
         here = f"{found.mean():.1f} ± {found.std(ddof=1):.1f} (seeds: {by_seed})"
-        many = 100 * np.array(
-            [r["accuracy_of_many_draws"][amount] for r in rows if r["set"] == name]
-        )
         print(f"| {name} | {amount} | {here} | {many.mean():.1f} | {known} ± {within} |")
 
 

@@ -16,6 +16,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.short_training import (
+    SETTINGS,
+    STEPS,
+    TRAINING_SEEDS,
+    epochs_for,
+    take_labelled_rows,
+)
 from benchmarks.side_by_side import run_rows
 from progmem.data.registry import LABELLED, load_labelled
 from progmem.data.rows import Rows
@@ -25,20 +32,16 @@ from progmem.report import record
 from progmem.report.tables import render
 from progmem.settings import PRESETS, read_config
 from progmem.training.pretrain import pretrain
-from progmem.training.randomness import steps_per_epoch
 from progmem.training.setup import initial_model, model_for
 
-STEPS, BATCH = 400, 256
-SETTINGS = ["model.size=small", "train.lr=3e-4", f"train.batch_size={BATCH}"]
 ENCODERS = ("untrained", *PRESETS)
-TRAINING_SEEDS = (0, 1)
 
 
 def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> dict[str, Any]:
     """Scores of one encoder on one set."""
     data = load_labelled(name, data_dir)
     began = time.perf_counter()
-    epochs = -(-steps // steps_per_epoch(len(data.y_train), BATCH))
+    epochs = epochs_for(steps, len(data.y_train))
     settings = [*SETTINGS, f"train.seed={seed}", f"train.epochs={epochs}"]
     if encoder != "untrained":
         settings.append(f"views.preset={encoder}")
@@ -85,9 +88,7 @@ def main() -> None:
     facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
     for name in chosen.sets:
         mine = [row for row in found if row["set"] == name]
-        labelled = mine[0]["labelled_rows"]
-        for row in mine:
-            assert row.pop("labelled_rows") == labelled  # the same draws for every encoder
+        labelled = take_labelled_rows(mine)
         result = {**facts, **record.environment(device, chosen.commit), "labelled_rows": labelled}
         path = record.save("pilot", name, result | {"rows": mine}, folder=chosen.out)
         print(f"written: {path}")

@@ -16,6 +16,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.short_training import (
+    SETTINGS,
+    STEPS,
+    TRAINING_SEEDS,
+    epochs_for,
+    take_labelled_rows,
+)
 from benchmarks.side_by_side import run_rows
 from progmem.data.registry import load_labelled
 from progmem.probes.classify import SEEDS, probe_set
@@ -24,17 +31,12 @@ from progmem.report import record
 from progmem.report.tables import classification_table
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
-from progmem.training.randomness import steps_per_epoch
-
-BATCH = 256
-SETTINGS = ["model.size=small", "train.lr=3e-4", f"train.batch_size={BATCH}"]
-TRAINING_SEEDS = (0, 1)
 
 
 def measure(chosen: Any, number: int, seed: int) -> list[dict[str, Any]]:
     """Scores of one try at one seed; with the first, of the untrained encoder too."""
     data = load_labelled(chosen.set, chosen.data_dir, split="validation")
-    epochs = -(-chosen.steps // steps_per_epoch(len(data.y_train), BATCH))
+    epochs = epochs_for(chosen.steps, len(data.y_train))
     tried = chosen.tries[number].split(",")
     settings = [*SETTINGS, f"train.epochs={epochs}", f"train.seed={seed}", *chosen.base, *tried]
     with tempfile.TemporaryDirectory() as parent:
@@ -55,7 +57,7 @@ def main() -> None:
     parser.add_argument("set")
     parser.add_argument("--try", dest="tries", nargs="+", required=True)
     parser.add_argument("--base", nargs="*", default=[])
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--name", default="tries", help="of the result")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--commit", help="where there is no repository to ask")
@@ -87,9 +89,8 @@ def main() -> None:
     rows = [row for part in found for row in part["rows"]]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
-    labelled = [row.pop("labelled_rows") for row in rows]
-    assert all(each == labelled[0] for each in labelled)
-    result = {**facts, **record.environment(device, chosen.commit), "labelled_rows": labelled[0]}
+    labelled = take_labelled_rows(rows)
+    result = {**facts, **record.environment(device, chosen.commit), "labelled_rows": labelled}
     path = record.save("tune", name, result | {"rows": rows}, folder=chosen.out)
     print(f"written: {path}\n\n{classification_table([result | {'rows': rows}])}")
 

@@ -3,7 +3,7 @@
 Shapes: R series, D features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,22 +79,29 @@ def probe_set(
     train, test = (
         pool(encoder, x.transpose(0, 2, 1), poolings) for x in (data.X_train, data.X_test)
     )
-    scores = {
-        pooling: {
-            amount_name(amount): {
-                head: {
-                    key: values.tolist()
-                    for key, values in classify(
-                        train[pooling], data.y_train, test[pooling], data.y_test,
-                        labels=amount, seeds=seeds, head=head,
-                    )._asdict().items()
-                }
-                for head in heads
-            }
-            for amount in labels
-        }
-        for pooling in train
-    }  # fmt: skip
+    return probe_features(train, test, data, labels=labels, seeds=seeds, heads=heads)
+
+
+def probe_features(
+    train: Mapping[str, np.ndarray],
+    test: Mapping[str, np.ndarray],
+    data: LabelledSet,
+    *,
+    labels: Sequence[Amount] = LABELS,
+    seeds: Sequence[int] = SEEDS,
+    heads: Sequence[str] = tuple(HEADS),
+) -> dict[str, Any]:
+    """`probe_set` for features (R, D) that are there already, by the name of their pooling."""
+    scores: dict[str, Any] = {}
+    for pooling in train:
+        for amount in labels:
+            for head in heads:
+                found = classify(
+                    train[pooling], data.y_train, test[pooling], data.y_test,
+                    labels=amount, seeds=seeds, head=head,
+                )  # fmt: skip
+                place = scores.setdefault(pooling, {}).setdefault(amount_name(amount), {})
+                place[head] = {key: values.tolist() for key, values in found._asdict().items()}
     rows = {
         amount_name(amount): [draw_labels(data.y_train, amount, seed).tolist() for seed in seeds]
         for amount in labels

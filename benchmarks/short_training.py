@@ -1,0 +1,22 @@
+"""What the pilot and the comparison of settings have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from progmem.training.randomness import steps_per_epoch
+
+STEPS, BATCH = 400, 256
+SETTINGS = ("model.size=small", "train.lr=3e-4", f"train.batch_size={BATCH}")
+TRAINING_SEEDS = (0, 1)
+
+
+def epochs_for(steps: int, rows: int) -> int:
+    """The fewest epochs of at least ``steps`` steps."""
+    return -(-steps // steps_per_epoch(rows, BATCH))
+
+
+def take_labelled_rows(rows: Sequence[dict[str, Any]]) -> Any:
+    """The labelled rows of every draw, out of all ``rows``: every encoder had the same."""
+    found = [row.pop("labelled_rows") for row in rows]
+    assert all(each == found[0] for each in found)
+    return found[0]
