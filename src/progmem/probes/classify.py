@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from joblib import Parallel, delayed
 from sklearn import config_context
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
@@ -92,16 +94,18 @@ def probe_features(
     heads: Sequence[str] = tuple(HEADS),
 ) -> dict[str, Any]:
     """`probe_set` for features (R, D) that are there already, by the name of their pooling."""
+    cells = [(pooling, amount, head) for pooling in train for amount in labels for head in heads]
+    found = Parallel(n_jobs=torch.get_num_threads())(
+        delayed(classify)(
+            train[pooling], data.y_train, test[pooling], data.y_test,
+            labels=amount, seeds=seeds, head=head,
+        )
+        for pooling, amount, head in cells
+    )  # fmt: skip
     scores: dict[str, Any] = {}
-    for pooling in train:
-        for amount in labels:
-            for head in heads:
-                found = classify(
-                    train[pooling], data.y_train, test[pooling], data.y_test,
-                    labels=amount, seeds=seeds, head=head,
-                )  # fmt: skip
-                place = scores.setdefault(pooling, {}).setdefault(amount_name(amount), {})
-                place[head] = {key: values.tolist() for key, values in found._asdict().items()}
+    for (pooling, amount, head), one in zip(cells, found, strict=True):
+        place = scores.setdefault(pooling, {}).setdefault(amount_name(amount), {})
+        place[head] = {key: values.tolist() for key, values in one._asdict().items()}
     rows = {
         amount_name(amount): [draw_labels(data.y_train, amount, seed).tolist() for seed in seeds]
         for amount in labels
