@@ -87,7 +87,7 @@ class MemorySlots(nn.Module):
         def step(state: Tensor, seen: Seen) -> Stepped:
             return self.step(layer, state, seen)
 
-        learning = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        learning = (state.requires_grad or k.requires_grad) and not torch.compiler.is_compiling()
         drops = layer.training and layer.drop.p > 0  # a step cannot be made twice
         run = scan_with_adjoint if learning and not drops else scan
         memory, carry_k, carry_v = run(step, state, seen)
