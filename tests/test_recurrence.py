@@ -73,3 +73,13 @@ def test_with_dropout_a_step_is_made_once(monkeypatch):
     assert not calls
     model.eval()(torch.randn(1, 50, 2).double())
     assert len(calls) == 2  # both blocks
+
+
+def test_without_a_gradient_to_make_a_step_is_made_once(monkeypatch):
+    model = make_model(6, 3, 2)
+    monkeypatch.setattr(slots, "scan_with_adjoint", None)
+    x = torch.randn(1, 50, 2).double()
+    model.encode(x)
+    with torch.no_grad():
+        model(x)
+    model.requires_grad_(False)(x)

@@ -87,9 +87,10 @@ class MemorySlots(nn.Module):
         def step(state: Tensor, seen: Seen) -> Stepped:
             return self.step(layer, state, seen)
 
-        learning = (state.requires_grad or k.requires_grad) and not torch.compiler.is_compiling()
+        learning = torch.is_grad_enabled() and (state.requires_grad or k.requires_grad)
         drops = layer.training and layer.drop.p > 0  # a step cannot be made twice
-        run = scan_with_adjoint if learning and not drops else scan
+        plain = drops or not learning or torch.compiler.is_compiling()
+        run = scan if plain else scan_with_adjoint
         memory, carry_k, carry_v = run(step, state, seen)
         last = memory[:, -1].clone()  # a view would keep the memory of all windows alive
         return Scanned(memory, carry_k, carry_v, last)
