@@ -146,6 +146,7 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("HAR -o p.csv", "-o must name the .json file to write, got p.csv"),
         ("--x many --y y.npy -o p.skops", "which label belongs to which file of many?"),
         ("--x many --y strange.csv -o p.skops", "names 'c', which is not in many: a, b"),
+        ("--x many --y twice.csv -o p.skops", "names 'a' more than once"),
         ("--x x.npy --y none.csv -o p.skops", "at least two classes in y, got none"),
         ("--x x.npy --y inf.npy -o p.skops", "a label is infinite"),
         ("--probe gone.skops --predict new.npy -o p.csv", "there is no probe in gone.skops"),
@@ -180,6 +181,7 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     for name in ("a", "b"):
         np.save(files / f"many/{name}.npy", np.zeros((60, 2)))
     (files / "strange.csv").write_text("series,label\na,1\nc,2\n")
+    (files / "twice.csv").write_text("series,label\na,1\na,2\n")
     (files / "none.csv").write_text("label\n" + "\n" * 30)
     (files / "bad.csv").write_text("a,b\n1,2\n")
     (files / "y.txt").write_text("1\n")
@@ -305,6 +307,8 @@ def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypa
     assert "| Wafer | 1 a class |" in printed and "written: results/classify/Wafer.json" in printed
     result = json.loads((tmp_path / "results/classify/Wafer.json").read_text())
     assert {"config", "seeds", "commit", "dirty", "versions", "device", "seconds"} <= set(result)
+    assert result["seeds"] == [0] and result["config"]["run"]["train"]["epochs"] == 2
+    assert result["config"]["source"] == {"name": "Wafer", "split": "official"}
     assert [row["encoder"] for row in result["rows"]] == ["trained", "untrained"]
     assert probed[0] is not probed[1]
     weight = "tokenizer.conv.weight"

@@ -21,7 +21,7 @@ from progmem.probes.own_data import LabelProbe
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
 from progmem.report.tables import classification_table
-from progmem.training.run_folder import read_source
+from progmem.training.run_folder import read_settings, read_source
 
 Say = Callable[[str], None]
 
@@ -43,7 +43,7 @@ def classify_set(
         check_output(out)
     began = time.perf_counter()
     data = load_labelled(name, data_dir, split=split)
-    source = read_source(model_folder.parent)
+    source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
     if source.get("name") == name and source.get("split") != split:
         raise InputError(
             f"{model_folder} was pretrained on the {source.get('split')} split of {name} and may "
@@ -58,8 +58,9 @@ def classify_set(
     labelled, again = (row.pop("labelled_rows") for row in rows)
     assert labelled == again
     result = {
-        "config": {"model": model.cfg.to_dict(), "source": source},
-        "seeds": list(SEEDS),
+        "config": {"model": model.cfg.to_dict(), "source": source, "run": settings},
+        "seeds": [settings["train"]["seed"]] if settings else None,  # None: not a run's model
+        "label_seeds": list(SEEDS),
         **record.environment(device),
         "seconds": time.perf_counter() - began,
         "labelled_rows": labelled,

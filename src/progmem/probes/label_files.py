@@ -17,6 +17,9 @@ def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
         if strangers:
             there = ", ".join(r.name for r in recordings[:3])
             raise InputError(f"{y} names {strangers[0]!r}, which is not in {x}: {there}, …")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"{y} names {twice[0]!r} more than once")
         known = dict(zip(names, labels, strict=True))
         return np.array([str(known.get(r.name, "")) for r in recordings])
     if x.is_dir():

@@ -14,6 +14,7 @@ from sklearn.svm import SVC
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.model.inputs import as_float64
 from progmem.model.saving import weights_sha256, write_file
 from progmem.probes.classify import check_labels
 from progmem.probes.pooling import pool
@@ -82,7 +83,7 @@ class LabelProbe:
 
     def _features(self, x: Any) -> np.ndarray:
         for i, series in enumerate(x):
-            if np.isnan(np.asarray(series, dtype=np.float64)).all():
+            if bool(as_float64(series).isnan().all()):
                 raise InputError(f"series {i} has no observed value; leave it out")
         found = pool(self.encoder, x, [self.pooling])
         if self.pooling not in found:

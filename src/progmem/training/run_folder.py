@@ -76,6 +76,12 @@ def read_source(folder: Path) -> dict[str, str]:
         raise ConfigError(f"{path} is damaged: {error}") from error
 
 
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of the run in ``folder``; nothing if it is no run."""
+    path = folder / "config.yaml"
+    return dict(yaml.safe_load(path.read_text())) if path.is_file() else {}
+
+
 def cut_metrics(folder: Path, step: int) -> None:
     """Drop what was written after the checkpoint at ``step``: those steps will be made again."""
     path = folder / "metrics.jsonl"
