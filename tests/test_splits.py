@@ -10,7 +10,7 @@ from training_setup import small_config
 
 from progmem.data.registry import load
 from progmem.data.rows import Rows
-from progmem.data.splits import options_of
+from progmem.data.splits import options_of, same_rows
 from progmem.losses.negatives import overlapping
 
 SPLITS = [(name, split) for name in LABELLED for split in options_of(name)["split"]]
@@ -61,6 +61,9 @@ def test_whole_subjects_and_recordings_are_held_out(made_sets):
 
 
 def test_splits_of_other_papers_are_theirs(made_sets):
+    assert same_rows("FordB", "official", "paper_table")
+    assert not same_rows("FordA", "official", "paper_table")
+    assert not same_rows("FordA", "unknown", "official")
     ford, swapped = load("FordA", made_sets), load("FordA", made_sets, split="paper_table")
     np.testing.assert_array_equal(swapped.X_train, ford.X_test)
     np.testing.assert_array_equal(swapped.y_test, ford.y_train)

@@ -125,6 +125,12 @@ def options_of(name: str, **chosen: str) -> dict[str, tuple[str, ...]]:
     return known
 
 
+def same_rows(name: str, one: str, other: str) -> bool:
+    """Whether two splits of a set are one under two names, as FordB's official and the paper's."""
+    known = COMMON | OWN.get(name, {})
+    return one == other or known.get(one) is known[other]
+
+
 def choose_rows(name: str, arrays: Arrays, *, split: str, scaling: str, labels: str) -> LabelledSet:
     """The set of a file's arrays, with its training and test rows as ``split`` says."""
     train, test = (COMMON | OWN.get(name, {}))[split](arrays)

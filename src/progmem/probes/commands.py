@@ -10,6 +10,7 @@ import torch
 
 from progmem.data.recordings import read_recordings
 from progmem.data.registry import load_labelled
+from progmem.data.splits import same_rows
 from progmem.errors import InputError
 from progmem.model.inputs import Series
 from progmem.model.pmt import PMT
@@ -44,7 +45,7 @@ def classify_set(
     began = time.perf_counter()
     data = load_labelled(name, data_dir, split=split)
     source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
-    if source.get("name") == name and source.get("split") != split:
+    if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
         raise InputError(
             f"{model_folder} was pretrained on the {source.get('split')} split of {name} and may "
             f"have seen rows that {split} tests on; pretrain with --split {split}"
