@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from filelock import FileLock
 from training_setup import (
     assert_same_model,
@@ -248,3 +249,16 @@ def test_axes_that_look_swapped_are_asked_about(tmp_path):
     cfg = small_config("train.epochs=1")
     pretrain(recordings, tmp_path / "run", cfg, say=said.append)
     assert any("40 channels and at most 9 samples" in line and "swapped?" in line for line in said)
+
+
+def test_a_run_begun_before_a_setting_existed_goes_on(tmp_path):
+    run(tmp_path / "run", "train.epochs=1")
+    path = tmp_path / "run/config.yaml"
+    config = yaml.safe_load(path.read_text())
+    del config["train"]["parts"], config["model"]["reset_seed"]
+    path.write_text(yaml.safe_dump(config))
+    said = []
+    run(tmp_path / "run", "train.epochs=1", say=said.append)
+    assert any("has finished" in line for line in said)
+    with pytest.raises(ConfigError, match=r"train\.parts differ"):
+        run(tmp_path / "run", "train.epochs=1", "train.parts=2")

@@ -9,8 +9,10 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from progmem.config import ModelConfig
 from progmem.errors import ConfigError
 from progmem.model.saving import to_json, write_file
+from progmem.settings import run_config
 
 
 @contextmanager
@@ -36,7 +38,7 @@ def settle_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the config of a new run; for one that goes on, only more epochs may be asked for."""
     path = folder / "config.yaml"
     if path.exists():
-        before = yaml.safe_load(path.read_text())
+        before = _with_defaults(yaml.safe_load(path.read_text()))
         changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
         missing = _flat(before).keys() - _flat(config).keys()
         epochs = changed.pop("train.epochs", None)
@@ -94,6 +96,14 @@ def cut_metrics(folder: Path, step: int) -> None:
             except ValueError:
                 break  # a line cut short by a kill; nothing whole follows it
     write_file(path, "".join(kept).encode())
+
+
+def _with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings, those it was begun without as they were in effect: at their defaults."""
+    return {
+        **run_config(config).to_dict(),
+        "model": ModelConfig.from_dict(config["model"]).to_dict(),
+    }
 
 
 def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:
