@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.side_by_side import run_rows
+from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import load_labelled
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
@@ -62,11 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ts2vec", type=Path, required=True, help="a checkout of their code")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--commit", help="where there is no repository to ask")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    parser.add_argument("--work", type=Path, default=Path("runs/harness"))
-    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    add_arguments(parser, "harness")
     chosen = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if chosen.row is not None:

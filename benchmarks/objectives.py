@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.side_by_side import run_rows
+from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.sample import TEST_SUBJECTS, load_sample
 from progmem.report import record
 from progmem.settings import read_config
@@ -53,11 +53,7 @@ def measure(subset: tuple[int, ...], seed: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commit", help="where there is no repository to ask")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    parser.add_argument("--work", type=Path, default=Path("runs/objectives"))
-    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    add_arguments(parser, "objectives")
     chosen = parser.parse_args()
     if chosen.row is not None:
         numbers = [int(c) for c in chosen.row]

@@ -23,7 +23,7 @@ from benchmarks.short_training import (
     epochs_for,
     take_labelled_rows,
 )
-from benchmarks.side_by_side import run_rows
+from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import LABELLED, load_labelled
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
@@ -64,13 +64,9 @@ def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--commit", help="where there is no repository to ask")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    parser.add_argument("--work", type=Path, default=Path("runs/pilot"))
-    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
+    add_arguments(parser, "pilot")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--sets", nargs="+", default=list(LABELLED))
-    parser.add_argument("--row", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.row is not None:
         name, encoder, seed = chosen.row.split("-")

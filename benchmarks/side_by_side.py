@@ -1,5 +1,6 @@
 """Rows of an experiment, each in a process of its own, several at once, none done twice."""
 
+import argparse
 import hashlib
 import json
 import os
@@ -11,6 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from progmem.report import record
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """What every experiment of rows takes."""
+    parser.add_argument("--commit", help="where there is no repository to ask")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    parser.add_argument("--work", type=Path, default=Path("runs") / name)
+    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
 
 
 def run_rows(

@@ -23,7 +23,7 @@ from benchmarks.short_training import (
     epochs_for,
     take_labelled_rows,
 )
-from benchmarks.side_by_side import run_rows
+from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import load_labelled
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.probes.untrained import untrained_twin
@@ -60,11 +60,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--name", default="tries", help="of the result")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--commit", help="where there is no repository to ask")
-    parser.add_argument("--out", type=Path, default=record.RESULTS)
-    parser.add_argument("--work", type=Path, default=Path("runs/tune"))
-    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
-    parser.add_argument("--row", help=argparse.SUPPRESS)
+    add_arguments(parser, "tune")
     chosen = parser.parse_args()
     if chosen.row is not None:
         number, seed = (int(part) for part in chosen.row.split("-"))

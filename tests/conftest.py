@@ -45,3 +45,14 @@ def made_sets(tmp_path, monkeypatch):
     monkeypatch.delenv(registry.VARIABLE, raising=False)
     monkeypatch.setattr(registry, "FILES", write_files(tmp_path))
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """The folder of a small model of two channels."""
+    import progmem
+
+    folder = tmp_path_factory.mktemp("model") / "model"
+    torch.manual_seed(0)
+    progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=32, heads=2, blocks=1)).save(folder)
+    return folder

@@ -1,50 +1,21 @@
-"""``probe classify`` as a user meets it: on one of the paper's sets, and on own labels."""
+"""``probe classify`` on a user's own series and labels, and the probe behind it."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 import skops.io
 import torch
+from probe_setup import waves
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import FunctionTransformer
 
 import progmem
 from progmem.cli import main
 from progmem.data.recordings import read_recordings
-from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
-from progmem.probes import classify as classify_module
-from progmem.probes import commands
-from progmem.probes.classify import probe_set
 from progmem.probes.label_files import labels_for
-from progmem.probes.labels import draw_labels
 from progmem.probes.own_data import LabelProbe
-from progmem.probes.pooling import POOLINGS, pool
-from progmem.probes.untrained import untrained_twin
-from progmem.settings import read_config
-from progmem.training.pretrain import pretrain
-
-TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=2", "train.batch_size=16"]
-
-
-def waves(count, seed, channels=2):
-    """Slow and fast oscillations, (count, 60, channels), and which they are."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(count) % 2
-    time = np.arange(60)[:, None] + rng.uniform(0, 60, size=(count, 1, channels))
-    x = np.sin(time * np.where(y, 0.9, 0.3)[:, None, None]) + 0.05 * rng.normal(size=time.shape)
-    return x.astype(np.float32), y
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The folder of a small model of two channels."""
-    folder = tmp_path_factory.mktemp("model") / "model"
-    torch.manual_seed(0)
-    progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=32, heads=2, blocks=1)).save(folder)
-    return folder
 
 
 @pytest.fixture
@@ -215,111 +186,3 @@ def test_a_class_of_one_label_can_be_predicted(model):
     assert probe.machine.classes_.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
     assert set(found.label) <= {"a", "b", "c"} and (found.margin >= 0).all()
-
-
-def test_pooling_looks_only_at_what_is_there(model):
-    encoder = progmem.load(model)
-    rng = np.random.default_rng(0)
-    series = [rng.normal(size=(n, 2)) for n in (60, 35, 60)]
-    series[2][10:40] = np.nan
-    together = pool(encoder, series, tuple(POOLINGS))
-    for i, one in enumerate(series):
-        z = encoder.encode([one])
-        alone = {
-            "sequence": z.sequence[0],
-            "mean_tokens": z.tokens[0][z.token_mask[0]].mean(0),
-            "max_tokens": z.tokens[0][z.token_mask[0]].amax(0),
-            "mean_memory": z.memory[0][z.window_mask[0]].mean((0, 1)),
-        }
-        for name, value in alone.items():
-            np.testing.assert_allclose(together[name][i], value, atol=1e-5)
-        assert together["all"].shape == (3, 4 * 32)
-
-
-def made_set(test_value=0.0):
-    (x, y), (test, test_y) = waves(40, 0), waves(20, 1)
-    x, test = x.transpose(0, 2, 1), test.transpose(0, 2, 1) + np.float32(test_value)
-    return LabelledSet("made", "official", x, y, test, test_y, ("slow", "fast"))
-
-
-def test_test_rows_change_nothing_but_their_own_predictions(tmp_path, monkeypatch):
-    """Markers of a million in every test row: model, draws, scaling and machines stay the same."""
-    seen, fit = [], classify_module.fit_svm
-
-    def kept(x, y, head):
-        machine = fit(x, y, head)
-        seen.append((x, machine.C, machine.dual_coef_, machine.support_))
-        return machine
-
-    monkeypatch.setattr(classify_module, "fit_svm", kept)
-    runs = []
-    for number, value in enumerate((0.0, 1e6)):
-        data = made_set(value)
-        model = pretrain(
-            data.training_recordings(), tmp_path / str(number), read_config(None, TINY), say=None
-        )
-        result = probe_set(model, data, labels=[0.1], heads=["linear", "rbf"])
-        scores = result["scores"]["sequence"]["10%"]["linear"]["accuracy"]
-        runs.append((model.state_dict(), result["labelled_rows"], seen.copy(), scores))
-        seen.clear()
-    clean, marked = runs
-    assert all(torch.equal(clean[0][name], marked[0][name]) for name in clean[0])
-    assert clean[1] == marked[1] and len(clean[2]) == len(marked[2]) > 0
-    for ours, theirs in zip(clean[2], marked[2], strict=True):
-        for a, b in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(a, b)
-    assert clean[3] != marked[3]  # the markers were really there
-
-
-def test_the_untrained_twin_has_learnt_the_statistics_and_nothing_else(tmp_path):
-    data = made_set()
-    cfg = read_config(None, TINY)
-    model = pretrain(data.training_recordings(), tmp_path / "run", cfg, say=None)
-    twin, trained = untrained_twin(model, seed=3).state_dict(), model.state_dict()
-    assert torch.equal(twin["stats.mean"], trained["stats.mean"]) and twin["stats.mean"].any()
-    torch.manual_seed(3)
-    for name, tensor in progmem.PMT(model.cfg).named_parameters():
-        assert torch.equal(twin[name], tensor)
-    assert not torch.equal(twin["tokenizer.conv.weight"], trained["tokenizer.conv.weight"])
-
-
-def test_every_encoder_is_probed_on_the_same_draws_which_are_kept(model):
-    data = made_set()
-    first = probe_set(progmem.load(model), data, labels=[1, 0.25], poolings=["sequence"])
-    other = progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1))
-    second = probe_set(other, data, labels=[1, 0.25], poolings=["sequence"])
-    assert first["labelled_rows"] == second["labelled_rows"]
-    kept = first["labelled_rows"]["25%"][3]
-    assert kept == draw_labels(data.y_train, 0.25, 3).tolist()
-    assert json.loads(json.dumps(first)) == first
-
-
-def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    where, probed = ["--data-dir", str(made_sets)], []
-    monkeypatch.setattr(
-        commands, "probe_set", lambda e, d, **o: probed.append(e) or probe_set(e, d, **o)
-    )
-    assert main(["pretrain", "Wafer", "-o", "run", *where, *TINY]) == 0
-    probe = ["probe", "classify", "run/model", "Wafer", *where, "--labels", "1", "50%"]
-    assert main(probe) == 0
-    printed = capsys.readouterr().out
-    assert "| Wafer | 1 a class |" in printed and "written: results/classify/Wafer.json" in printed
-    result = json.loads((tmp_path / "results/classify/Wafer.json").read_text())
-    assert {"config", "seeds", "commit", "dirty", "versions", "device", "seconds"} <= set(result)
-    assert result["seeds"] == [0] and result["config"]["run"]["train"]["epochs"] == 2
-    assert result["config"]["source"] == {"name": "Wafer", "split": "official"}
-    assert [row["encoder"] for row in result["rows"]] == ["trained", "untrained"]
-    assert probed[0] is not probed[1]
-    weight = "tokenizer.conv.weight"
-    assert not torch.equal(probed[0].state_dict()[weight], probed[1].state_dict()[weight])
-    assert main(["results", "classify"]) == 0
-    assert "| Wafer | 50% |" in capsys.readouterr().out
-    assert main([*probe, "--split", "validation"]) == 2
-    assert "pretrained on the official split of Wafer" in capsys.readouterr().err
-    again = ["pretrain", "Wafer", "-o", "run", "--split", "validation", *where, *TINY]
-    assert main(again) == 2
-    assert (
-        "was begun on Wafer (official split), not on Wafer (validation" in capsys.readouterr().err
-    )
-    assert main([*probe, "--split", "validation"]) == 2  # what was refused has changed nothing
