@@ -1,11 +1,14 @@
 """Shared settings of the tests: fixed threads, no network but loopback, fast unless asked."""
 
+import os
 import socket
 
 import pytest
 import torch
 
 torch.set_num_threads(1)  # two workers share two cores
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
 
 
 @pytest.fixture(autouse=True)

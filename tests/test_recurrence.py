@@ -11,7 +11,7 @@ from progmem.model.recurrence import scan
 def encode_both_ways(model, x, monkeypatch):
     """The encoding with the adjoint, and with plain autograd through the loop."""
     adjoint = model(x)
-    monkeypatch.setattr(slots, "scan_with_adjoint", scan)
+    monkeypatch.setattr(slots, "scan_with_adjoint", lambda alone, *a: scan(*a))
     return adjoint, model(x)
 
 
@@ -51,10 +51,11 @@ def test_a_weights_gradient_is_formed_as_often_for_many_windows_as_for_few(monke
     weight = model.blocks[1].slots.gate.mix.weight
     few, many = (model(torch.randn(1, n, 2).double()) for n in (40, 200))
     assert many.memory.shape[1] > 4 * few.memory.shape[1]
-    assert paths_to(few.eos.sum(), weight) == paths_to(many.eos.sum(), weight) == 2  # M-bar, carry
-    monkeypatch.setattr(slots, "scan_with_adjoint", scan)
+    # M-bar and the carry, and each time the reset state
+    assert paths_to(few.eos.sum(), weight) == paths_to(many.eos.sum(), weight) == 4
+    monkeypatch.setattr(slots, "scan_with_adjoint", lambda alone, *a: scan(*a))
     plain = model(torch.randn(1, 200, 2).double())
-    assert paths_to(plain.eos.sum(), weight) == 1 + plain.memory.shape[1]
+    assert paths_to(plain.eos.sum(), weight) == 3 + plain.memory.shape[1]
 
 
 def test_a_graph_can_be_gone_through_twice():
@@ -68,7 +69,7 @@ def test_a_graph_can_be_gone_through_twice():
 def test_with_dropout_a_step_is_made_once(monkeypatch):
     model = make_model(6, 3, 2, dropout=0.5)
     calls = []
-    monkeypatch.setattr(slots, "scan_with_adjoint", lambda *a: calls.append(a) or scan(*a))
+    monkeypatch.setattr(slots, "scan_with_adjoint", lambda alone, *a: calls.append(a) or scan(*a))
     model.train()(torch.randn(1, 50, 2).double()).memory.sum().backward()
     assert not calls
     model.eval()(torch.randn(1, 50, 2).double())

@@ -25,8 +25,9 @@ from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError, TrainingError
 from progmem.training import pretrain as loop
 from progmem.training import step as one_step
-from progmem.training.pretrain import learning_rate, pretrain
+from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows, generator, steps_per_epoch
+from progmem.training.schedule import learning_rate
 
 HERE = Path(__file__).parent
 
@@ -224,7 +225,7 @@ def test_generators_differ_by_seed_step_and_purpose():
 
 def test_the_learning_rate_warms_up_and_ends_low():
     cfg = small_config("train.lr=1e-3", "train.lr_end=1e-5", "train.warmup=0.1")
-    rates = [learning_rate(step, 100, cfg) for step in range(100)]
+    rates = [learning_rate(step, 100, cfg.train) for step in range(100)]
     assert rates[0] == pytest.approx(1e-4) and max(rates) == rates[9] == pytest.approx(1e-3)
     assert rates[-1] == pytest.approx(1e-5)
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))

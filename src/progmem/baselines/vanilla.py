@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
-from progmem.model.attention import AttentionLayer, Norm, attend, rotate, split_heads
+from progmem.model.attention import AttentionLayer, Norm, attend, split_heads
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
 from progmem.model.inputs import ChannelStats, Series, check_count, check_tensor, evaluating
+from progmem.model.rotary import turns
 from progmem.model.tokenizer import Tokenizer
 
 
@@ -57,7 +58,7 @@ class VanillaTransformer(nn.Module):
 
     def _attend(self, layer: AttentionLayer, rows: Tensor, seen: Tensor | None) -> Tensor:
         q, k, v = (split_heads(t, self.cfg.heads) for t in layer.project(rows))
-        return layer.complete(rows, attend(rotate(q), rotate(k), v, seen))
+        return layer.complete(rows, attend(q, k, v, seen, q_turn=turns(q), k_turn=turns(k)))
 
     @torch.no_grad()
     def encode(self, x: Any, lengths: Any = None, *, batch_size: int = 64) -> Encoding:

@@ -30,4 +30,4 @@ def icl_loss(
         pull = cosine.gather(1, positive[:, None]).squeeze(1)
         others = mask.sum(1) - 1  # the positive is in the mask
         push = ((cosine * mask).sum(1) - pull) / others.clamp(min=1)
-    return total, mask.new_tensor(len(anchors), dtype=anchors.dtype), (pull - push).sum()
+    return total, anchors.new_full((), len(anchors)), (pull - push).sum()

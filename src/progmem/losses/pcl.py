@@ -1,12 +1,11 @@
 """PCL, the memory objective (eq. 3): a slot attracts itself in the other view, other series repel.
 
-Slots are used as they are, l2-normalised, without a head.
+Slots have no head; they come l2-normalised, before negatives are picked from them.
 
 Shapes: B sequences, A anchors a sequence (windows x slots), M negatives, D width.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.losses.bounded import mean_over, sum_in_pieces
@@ -19,12 +18,12 @@ def pcl_loss(
     *,
     negatives: Tensor,
     negative_mask: Tensor,
-    temperature: float,
+    temperature: float | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Summed InfoNCE of memory slots, the number of anchors, and their summed gaps (see ICL).
 
     Args:
-        anchors: slots of one view, (B, A, D).
+        anchors: slots of one view, (B, A, D), normalised like all the others.
         positives: the matching slots of the other view, (B, A, D).
         valid: anchors that have a positive, (B, A).
         negatives: slots of other sequences in the other view, (B, M, D).
@@ -32,9 +31,6 @@ def pcl_loss(
 
     Equal slots everywhere give log(1 + negatives) an anchor.
     """
-    anchors, positives, negatives = (
-        F.normalize(t, dim=-1) for t in (anchors, positives, negatives)
-    )
     valid = valid & negative_mask.any(1, keepdim=True)
 
     def term(rows: slice) -> tuple[Tensor, ...]:

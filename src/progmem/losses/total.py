@@ -79,7 +79,7 @@ def total_loss(
     *,
     cfg: LossConfig,
     model: ModelConfig,
-    pcl_temperature: float,
+    pcl_temperature: float | Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss to be differentiated, and its parts: unweighted terms, gaps, shares of HGCL."""
     parts: dict[str, Tensor] = {}
@@ -119,9 +119,14 @@ def _icl(
 
 
 def _pcl(
-    a: Embedded, k: Embedded, drawn: Drawn, group: Group, model: ModelConfig, temperature: float
+    a: Embedded,
+    k: Embedded,
+    drawn: Drawn,
+    group: Group,
+    model: ModelConfig,
+    temperature: float | Tensor,
 ) -> dict[str, Tensor]:
-    anchors, keys = _there(a.memory), _there(k.memory)  # (b, N, n, D)
+    anchors, keys = (F.normalize(_there(v.memory), dim=-1) for v in (a, k))  # (b, N, n, D)
     n = anchors.shape[2]
     place, found = _match_windows(a, k, model)
     positives = keys.gather(1, place[..., None, None].expand_as(keys))

@@ -10,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem import kernels
 from progmem.config import ModelConfig
+from progmem.model.attention import precision_of
+from progmem.model.geometry import align_copies
 
 
 class OverlapAggregator(nn.Module):
@@ -21,6 +24,7 @@ class OverlapAggregator(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
+        self.cfg = cfg
         dim, self.heads, self.overlap = cfg.dim, cfg.heads, cfg.overlap
         self.value = nn.Linear(dim, dim)
         self.norm = nn.LayerNorm(dim, elementwise_affine=False)  # gamma is its scale
@@ -32,6 +36,19 @@ class OverlapAggregator(nn.Module):
             narrow = max(1, dim // 4)
             self.query = nn.Sequential(nn.Linear(dim, narrow), nn.GELU(), nn.Linear(narrow, dim))
             self.bias = nn.Parameter(torch.zeros(self.heads, self.overlap))
+
+    def of_windows(self, rows: Tensor, exists: Tensor) -> Tensor:
+        """Merge windows (B, N, W, D) into tokens (B, K, D); ``exists`` (B, K, O) as in forward."""
+        if self.overlap == 1 or not kernels.fit(rows):
+            return self(align_copies(rows, self.cfg, exists.shape[1]), exists)
+        from progmem.kernels import overlap
+
+        S, dtype = self.cfg.stride, precision_of(self.value)
+        skip, mean = overlap.means(rows, exists, self.taps, stride=S, dtype=dtype)
+        return overlap.attended(
+            self.query(mean), self.key(rows), self.value(rows), skip, exists,
+            self.bias, self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
+        )  # fmt: skip
 
     def forward(self, copies: Tensor, exists: Tensor) -> Tensor:
         """Merge ``copies`` (B, K, O, D), of which ``exists`` (B or 1, K, O) are there: (B, K, D).

@@ -7,6 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem import kernels
+from progmem.model.rotary import Turn, turned
+
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     return torch.unflatten(x, -1, (heads, -1)).transpose(-3, -2)  # (..., T, D) -> (..., H, T, d)
@@ -16,46 +19,95 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).flatten(-2)  # (..., H, T, d) -> (..., T, D)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    first: tuple[Tensor, Tensor] | None = None,
+    q_turn: Turn | None = None,
+    k_turn: Turn | None = None,
+    causal: bool = False,
+) -> Tensor:
     """softmax(q k' / sqrt(d)) v over heads (..., H, T, d) and (..., H, J, d).
 
-    ``mask`` is True where a query may look: (T, J), or (..., 1, T, J) with the batch of ``q``.
-    No row of it may be all False.
+    Args:
+        mask: True where a query may look: (T, F+J), or (..., 1, T or 1, F+J) with the batch of
+            ``q``. No row of it may be all False.
+        first: F keys and values before the others, which are never turned, (..., H, F, d) each.
+        q_turn, k_turn: positions of the queries and of ``k``.
+        causal: the last query sees all of ``k``, each one before it one key less.
     """
-    batch = q.shape[:-3]
+    if kernels.fit(q):
+        from progmem.kernels import few_keys
+
+        F_ = 0 if first is None else first[0].shape[-2]
+        if few_keys.takes(q, F_ + k.shape[-2]) and q.dim() in (4, 5):
+            if mask is not None:
+                mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)
+            lone = q.dim() == 4
+            if lone:
+                q, k, v = (t.unsqueeze(1) for t in (q, k, v))
+                mask = None if mask is None else mask.unsqueeze(1)
+                first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
+            out = few_keys.attend(q, first, k, v, mask, q_turn, k_turn, causal=causal)
+            return out.squeeze(1) if lone else out
+    return attend_plainly(turned(q, q_turn), turned(k, k_turn), v, mask, first=first, causal=causal)
+
+
+def attend_plainly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    first: tuple[Tensor, Tensor] | None,
+    causal: bool,
+) -> Tensor:
+    """`attend` of rows that are turned already, through torch's own kernels."""
+    batch, T, J = q.shape[:-3], q.shape[-2], k.shape[-2]
+    if first is not None:
+        k, v = (torch.cat(pair, dim=-2) for pair in zip(first, (k, v), strict=True))
+    extra = k.shape[-2] - J
+    triangle = causal and mask is None and T == J  # torch's kernels know squares only
+    if triangle:
+        q = F.pad(q, (0, 0, extra, 0))  # queries for the first keys, thrown away again
+    elif causal:
+        order = torch.ones(T, extra + J, dtype=torch.bool, device=q.device).tril(extra + J - T)
+        mask = order if mask is None else mask & order
     q, k, v = (t.flatten(0, -4) for t in (q, k, v))  # fused kernels want one batch axis
     if mask is not None and mask.dim() > 2:
         mask = mask.flatten(0, -4)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=triangle)
+    if triangle:
+        out = out[:, :, extra:]
     return torch.unflatten(out, 0, batch)
 
 
-def rotate(x: Tensor, start: int = 0) -> Tensor:
-    """Rotary positions start, start+1, ... along the rows of ``x`` (..., T, d).
-
-    Scores then depend on the distance of two rows alone. Callers count from the left edge of a
-    window, never from the start of the series, so that nothing loses precision on a long stream.
-    """
-    T, d = x.shape[-2:]
-    position = torch.arange(start, start + T, device=x.device, dtype=torch.float64)
-    exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d
-    phase = position[:, None] * 10000.0**-exponent  # (T, d/2), float64 whatever the model is
-    cos, sin = phase.cos().to(x.dtype), phase.sin().to(x.dtype)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+def precision_of(layer: nn.Linear) -> torch.dtype:
+    """What ``layer`` computes in: the type of its weights, or autocast's."""
+    kind = layer.weight.device.type
+    if torch.is_autocast_enabled(kind) and layer.weight.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return layer.weight.dtype
 
 
 class Norm(nn.LayerNorm):
     """LayerNorm in the precision of its input: the memory stays float32 in a bf16 model."""
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.before(x, dtype=x.dtype)
+
+    def before(self, x: Tensor, *, dtype: torch.dtype, segment: Tensor | None = None) -> Tensor:
+        """LN(x) + segment (D,) in ``dtype``, that of the layer which takes it."""
+        if kernels.fit(x):
+            from progmem.kernels import norm
+
+            return norm.norm(x, self.weight, self.bias, eps=self.eps, segment=segment, dtype=dtype)
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
-        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
-
-
-def linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """``layer`` in its own precision, whatever the precision of ``x``."""
-    return layer(x.to(layer.weight.dtype))
+        y = F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+        return (y if segment is None else y + segment).to(dtype)
 
 
 class FeedForward(nn.Module):
@@ -69,7 +121,16 @@ class FeedForward(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.drop(self.narrow(F.gelu(linear(self.widen, self.norm(x)))))
+        return self.completed(x, self.norm.before(x, dtype=precision_of(self.widen)))
+
+    def completed(self, x: Tensor, h: Tensor) -> Tensor:
+        """The sub-layer from h = LN x on."""
+        if kernels.fit(x) and not drops(self.drop):
+            from progmem.kernels import biased
+
+            wide = biased.gelu(F.linear(h, self.widen.weight), self.widen.bias)
+            return biased.add(x, F.linear(wide, self.narrow.weight), self.narrow.bias)
+        return x + self.drop(self.narrow(F.gelu(self.widen(h))))
 
 
 class AttentionLayer(nn.Module):
@@ -89,12 +150,24 @@ class AttentionLayer(nn.Module):
 
     def project(self, x: Tensor, segment: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of rows (..., T, D), heads not yet split; ``segment`` (D,) says what they are."""
-        h = self.norm(x)
-        if segment is not None:
-            h = h + segment
-        q, k, v = linear(self.qkv, h).chunk(3, dim=-1)
+        h = self.norm.before(x, dtype=precision_of(self.qkv), segment=segment)
+        q, k, v = self.qkv(h).chunk(3, dim=-1)
         return q, k, v
 
     def complete(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rows (..., T, D) after both sub-layers, from attention (..., H, T, d)."""
-        return self.feed_forward(x + self.drop(self.out(merge_heads(attended))))
+        attended, ahead = merge_heads(attended), self.feed_forward
+        if kernels.fit(x) and not drops(self.drop):
+            from progmem.kernels import norm
+
+            x, h = norm.add_norm(
+                x, F.linear(attended, self.out.weight), self.out.bias,
+                ahead.norm.weight, ahead.norm.bias,
+                eps=ahead.norm.eps, dtype=precision_of(ahead.widen),
+            )  # fmt: skip
+            return ahead.completed(x, h)
+        return ahead(x + self.drop(self.out(attended)))
+
+
+def drops(layer: nn.Dropout) -> bool:
+    return layer.training and layer.p > 0

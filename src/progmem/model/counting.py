@@ -54,9 +54,9 @@ def _as_the_paper_counts(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
 def _as_we_compute(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
     D, W, n, B = cfg.dim, cfg.window, cfg.slots, cfg.blocks
     below = 1 + N * (B - 1)  # the first block's memory below is the same for all windows
-    gates = (
-        2 * D * D * ((B - 1) * K + n * (below - 1 + cfg.gate_carry) + cfg.gate_carry * B * N * n)
-    )
+    gated = below - 1 + cfg.gate_carry + cfg.gate_carry * B * N  # memories that a gate meets
+    resets = B - 1 + cfg.gate_carry + cfg.gate_carry * B  # the reset state's part, once a scan
+    gates = 2 * D * D * (B - 1) * K + D * D * n * (gated + resets)
     carry = 12 * D * D + 2 * (2 * n + W) * D  # a slot's projections, attention, feed-forward
     rows = 9 * D * D + 2 * (n + W) * D  # a token's in one window, its q, k, v not counted
     return {

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
-from progmem.model.attention import AttentionLayer, Norm, attend, rotate, split_heads
+from progmem.model.attention import AttentionLayer, Norm, attend, split_heads
+from progmem.model.rotary import turns
 
 
 class Keys(NamedTuple):
@@ -103,5 +104,5 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
     distance = distance - torch.arange(reach + piece, device=q.device)  # query minus key
     band = (distance >= 0) & (distance <= reach)
     mask = band & valid[:, :, None] | (distance == 0)  # a missing token sees itself
-    out = attend(rotate(query, reach), rotate(key), value, mask[:, :, None])
+    out = attend(query, key, value, mask[:, :, None], q_turn=turns(query, reach), k_turn=turns(key))
     return out.transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)

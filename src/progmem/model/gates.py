@@ -6,10 +6,14 @@ also mixes the normalised values (Algorithm 1), which keeps the carried memory b
 Shapes: D width, n slots; "..." is any batch.
 """
 
+from typing import NamedTuple
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem.model.attention import Norm, linear
+from progmem import kernels
+from progmem.model.attention import Norm, precision_of
 
 
 class TokenGate(nn.Module):
@@ -21,9 +25,16 @@ class TokenGate(nn.Module):
         self.mix = _mixer(dim)
 
     def forward(self, tokens: Tensor, signal: Tensor) -> Tensor:
-        seen = torch.cat([self.norm(tokens), self.norm(signal)], dim=-1)  # (..., 2D)
-        g = torch.sigmoid(self.mix(seen))
-        return g * tokens + (1 - g) * signal
+        dtype = precision_of(self.mix)
+        seen = [self.norm.before(x, dtype=dtype) for x in (tokens, signal)]
+        return mixed(self.mix(torch.cat(seen, dim=-1)), None, tokens, signal)
+
+
+class Reset(NamedTuple):
+    """What a memory gate needs of the reset state, the same for every memory."""
+
+    rows: Tensor  # LN M_r, (n, D)
+    logit: Tensor | None  # its part of the gate's, (n, D)
 
 
 class MemoryGate(nn.Module):
@@ -38,13 +49,31 @@ class MemoryGate(nn.Module):
         self.norm = Norm(dim)
         self.mix = _mixer(dim) if mixes else None
 
-    def forward(self, memory: Tensor, reset: Tensor) -> Tensor:
-        """``memory`` (..., n, D) refined with ``reset`` (n, D)."""
-        a, b = self.norm(memory), self.norm(reset)
+    def against(self, reset: Tensor) -> Reset:
+        """``reset`` (n, D) made ready."""
+        rows = self.norm(reset)
         if self.mix is None:
-            return a
-        g = torch.sigmoid(linear(self.mix, torch.cat([a, b.expand_as(a)], dim=-1)))
-        return g * a + (1 - g) * b
+            return Reset(rows, None)
+        _, right = self.mix.weight.chunk(2, dim=1)
+        return Reset(rows, F.linear(rows.to(right.dtype), right, self.mix.bias))
+
+    def forward(self, memory: Tensor, reset: Reset) -> Tensor:
+        """``memory`` (..., n, D) refined with ``reset``."""
+        new = self.norm(memory)
+        if self.mix is None:
+            return new
+        left, _ = self.mix.weight.chunk(2, dim=1)
+        return mixed(F.linear(new.to(left.dtype), left), reset.logit, new, reset.rows)
+
+
+def mixed(z: Tensor, more: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """g a + (1 - g) b with g = sigmoid(z + more); ``b`` and ``more`` may be repeated (n, D)."""
+    if kernels.fit(a):
+        from progmem.kernels import mix
+
+        return mix.mixed(z, more, a, b)
+    g = torch.sigmoid(z if more is None else z + more)
+    return g * a + (1 - g) * b
 
 
 def _mixer(dim: int) -> nn.Linear:

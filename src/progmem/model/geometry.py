@@ -20,11 +20,14 @@ def count_tokens(cfg: ModelConfig, length: int) -> int:
 
 def tokens_until(cfg: ModelConfig, window: int) -> int:
     """The fewest tokens with which window number ``window`` exists."""
-    if window == 0:
-        return 1
+    return 1 if window == 0 else window * cfg.stride + _tokens_before(cfg)
+
+
+def _tokens_before(cfg: ModelConfig) -> int:
+    """Tokens that must be there before a window after the first, counted from its own start."""
     if cfg.windows == "floor":
-        return window * cfg.stride + cfg.window
-    return (window - 1) * cfg.stride + cfg.window + 1  # one token that no earlier window covers
+        return cfg.window
+    return cfg.window - cfg.stride + 1  # one token that no earlier window covers
 
 
 def count_windows(cfg: ModelConfig, tokens: int) -> int:
@@ -36,7 +39,8 @@ def count_windows(cfg: ModelConfig, tokens: int) -> int:
 
 def windows_exist(cfg: ModelConfig, tokens: Tensor, windows: int) -> Tensor:
     """Which of the first ``windows`` windows series of ``tokens`` (B,) tokens have: (B, N)."""
-    first = torch.tensor([tokens_until(cfg, w) for w in range(windows)], device=tokens.device)
+    number = torch.arange(windows, device=tokens.device)
+    first = torch.where(number == 0, 1, number * cfg.stride + _tokens_before(cfg))
     return tokens[:, None] >= first
 
 

@@ -10,13 +10,15 @@ Shapes: B series, K tokens, N windows, W window, O copies, n slots, D width, H h
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.model.aggregator import OverlapAggregator
-from progmem.model.attention import AttentionLayer, FeedForward, attend, rotate, split_heads
+from progmem.model.attention import AttentionLayer, FeedForward, attend, split_heads
 from progmem.model.gates import TokenGate
 from progmem.model.geometry import align_copies, unfold_windows, windows_exist
+from progmem.model.rotary import turned, turns
 from progmem.model.scan import MemorySlots, Scanned
 
 
@@ -67,8 +69,8 @@ class PMABlock(nn.Module):
         gated = self.project(tokens, signal)
         bar = None if self.slots is None or below is None else self.slots.refine(below)
         rows, scanned = self.attend_windows(gated, bar, layout)
-        copies = align_copies(rows, self.cfg, tokens.shape[1])  # (B, K, O, D)
-        return self.pool(copies, layout.copies, gated.rows, layout.tokens), scanned
+        merged = self.aggregator.of_windows(rows, layout.copies)  # (B, K, D)
+        return self.complete(merged, layout.copies, gated.rows, layout.tokens), scanned
 
     def project(self, tokens: Tensor, signal: Tensor) -> Projected:
         rows = tokens if self.token_gate is None else self.token_gate(tokens, signal)
@@ -91,10 +93,10 @@ class PMABlock(nn.Module):
         valid = layout.in_window if layout.gaps else None
         return self.attend_rows(rows, q, k, v, carry, valid), scanned
 
-    def as_heads(self, x: Tensor, *, rotated: bool = False, start: int = 0) -> Tensor:
-        """(..., T, D) -> (..., H, T, d), at positions ``start``.. of its window if ``rotated``."""
+    def as_heads(self, x: Tensor, *, rotated: bool = False) -> Tensor:
+        """(..., T, D) -> (..., H, T, d), at the positions of its window if ``rotated``."""
         x = split_heads(x, self.cfg.heads)
-        return rotate(x, start) if rotated else x
+        return turned(x, turns(x)) if rotated else x
 
     def attend_rows(
         self,
@@ -114,19 +116,22 @@ class PMABlock(nn.Module):
             valid: which tokens are there, (B, N, T); None if none is missing before its row.
         """
         P, T = q.shape[2], k.shape[3]
-        mask = torch.ones(P, T, dtype=torch.bool, device=q.device).tril(T - P)  # causal
+        mask = None
         if valid is not None:  # a missing token still sees itself: no row is ever empty
-            own = torch.ones_like(mask).tril(T - P).triu(T - P)
-            mask = (mask & valid[:, :, None] | own)[:, :, None]  # (B, N, 1, P, T)
-        if carry is not None:
-            k, v = (torch.cat(pair, dim=3) for pair in zip(carry, (k, v), strict=True))
-            mask = torch.cat([mask.new_ones(*mask.shape[:-1], k.shape[3] - T), mask], dim=-1)
-        attended = attend(self.as_heads(q, rotated=True, start=T - P), k, v, mask)
+            own = torch.ones(P, T, dtype=torch.bool, device=q.device).tril(T - P).triu(T - P)
+            mask = (valid[:, :, None] | own)[:, :, None]  # (B, N, 1, P, T)
+            if carry is not None:
+                mask = F.pad(mask, (carry[0].shape[3], 0), value=True)
+        q = self.as_heads(q)
+        attended = attend(q, k, v, mask, first=carry, q_turn=turns(q, T - P), causal=True)
         return self.layer.complete(rows, attended)
 
     def pool(self, copies: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
-        """The block's tokens (B, K, D): copies merged, feed-forward, 0 where nothing is there."""
-        merged = self.aggregator(copies, exists)
+        """The block's tokens (B, K, D) from their copies (B, K, O, D)."""
+        return self.complete(self.aggregator(copies, exists), exists, rows, valid)
+
+    def complete(self, merged: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
+        """The block's tokens (B, K, D): feed-forward, 0 where nothing is there."""
         if self.cfg.windows == "floor":  # tokens after the last window pass through
             merged = torch.where(exists.any(2, keepdim=True), merged, rows)
         return torch.where(valid[..., None], self.feed_forward(merged), 0.0)

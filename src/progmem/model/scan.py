@@ -11,10 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from progmem import kernels
 from progmem.config import ModelConfig
-from progmem.model.attention import AttentionLayer, attend, split_heads
-from progmem.model.gates import MemoryGate
-from progmem.model.recurrence import Seen, Stepped, scan, scan_with_adjoint
+from progmem.model.attention import AttentionLayer, attend, drops, precision_of, split_heads
+from progmem.model.frozen import frozen
+from progmem.model.gates import MemoryGate, Reset
+from progmem.model.recurrence import PlainTape, Seen, Step, Stepped, Tape, scan, scan_with_adjoint
 
 
 class Scanned(NamedTuple):
@@ -44,13 +46,19 @@ class MemorySlots(nn.Module):
         precise = torch.promote_types(self.reset.dtype, torch.float32)
         return self.reset.to(precise).expand(batch, -1, -1)
 
+    def ready(self) -> Reset:
+        """The reset state as the gate takes it."""
+        return self.gate.against(self.start(1)[0])
+
     def refine(self, below: Tensor) -> Tensor:
         """M-bar_{w,b-1} = G_M(LN M_{w,b-1}, LN M_r) for all windows, (..., n, D)."""
-        return self.gate(below, self.reset.to(below.dtype))
+        return self.gate(below, self.ready())
 
-    def read_carry(self, layer: AttentionLayer, state: Tensor) -> tuple[Tensor, ...]:
+    def read_carry(
+        self, layer: AttentionLayer, state: Tensor, reset: Reset | None = None
+    ) -> tuple[Tensor, ...]:
         """The carry as a window sees it: rows (B, n, D), then q, k, v (B, H, n, d)."""
-        carry = self.refine(state) if self.gate_carry else state
+        carry = self.gate(state, reset or self.ready()) if self.gate_carry else state
         q, k, v = layer.project(carry, self.segments[0])
         return carry, *(split_heads(t, self.heads) for t in (q, k, v))
 
@@ -84,23 +92,43 @@ class MemorySlots(nn.Module):
         mask = torch.cat([slots, valid], dim=2)[:, :, None, None]  # (B, N, 1, 1, 2n+W)
         seen = Seen(bar.expand(B, N, -1, -1), bar_q, k, v, mask, alive)
 
-        def step(state: Tensor, seen: Seen) -> Stepped:
-            return self.step(layer, state, seen)
-
         learning = torch.is_grad_enabled() and (state.requires_grad or k.requires_grad)
-        drops = layer.training and layer.drop.p > 0  # a step cannot be made twice
-        plain = drops or not learning or torch.compiler.is_compiling()
-        run = scan if plain else scan_with_adjoint
-        memory, carry_k, carry_v = run(step, state, seen)
+        once = drops(layer.drop)  # a step cannot be made twice
+        plain = once or not learning or torch.compiler.is_compiling()
+        if plain:
+            made = scan(self.stepper(layer), state, seen)
+        else:
+            made = scan_with_adjoint(
+                self.tape(layer, state, seen), self.stepper(layer), state, seen
+            )
+        memory, carry_k, carry_v = made
         last = memory[:, -1].clone()  # a view would keep the memory of all windows alive
         return Scanned(memory, carry_k, carry_v, last)
 
-    def step(self, layer: AttentionLayer, state: Tensor, seen: Seen) -> Stepped:
-        """The memory ``state`` (..., n, D) after a window, for one window of each series or all."""
-        rows, q, own_k, own_v = self.read_carry(layer, state)
-        if self.readout == "block":
-            rows, q = seen.bar, seen.bar_q
-        keys = torch.cat([own_k, seen.k], dim=-2)  # (..., H, 2n+W, d)
-        values = torch.cat([own_v, seen.v], dim=-2)
-        written = layer.complete(rows, attend(q, keys, values, seen.mask))
-        return Stepped(torch.where(seen.alive[..., None, None], written, state), own_k, own_v)
+    def tape(self, layer: AttentionLayer, state: Tensor, seen: Seen) -> Tape:
+        """What makes the steps one by one; their weights want no gradient there."""
+        dtype = precision_of(layer.qkv)
+        slots, layer = frozen(self, dtype), frozen(layer, dtype)
+        if kernels.fit(state) and self.gate_carry and self.readout == "carry":
+            from progmem.kernels import few_keys
+            from progmem.model.tape import KernelTape
+
+            slot_rows = seen.bar_q.select(1, 0)  # (B, H, n, d)
+            if few_keys.takes(slot_rows, seen.mask.shape[-1]):
+                return KernelTape(slots, layer, Seen._make(t.detach() for t in seen))
+        return PlainTape(slots.stepper(layer), seen)
+
+    def stepper(self, layer: AttentionLayer) -> Step:
+        """The step of the scan, what is the same in all of them made once."""
+        reset = self.ready() if self.gate_carry else None
+
+        def step(state: Tensor, seen: Seen) -> Stepped:
+            """``state`` (..., n, D) after a window, for one window of each series or all."""
+            rows, q, own_k, own_v = self.read_carry(layer, state, reset)
+            if self.readout == "block":
+                rows, q = seen.bar, seen.bar_q
+            attended = attend(q, seen.k, seen.v, seen.mask, first=(own_k, own_v))
+            written = layer.complete(rows, attended)
+            return Stepped(torch.where(seen.alive[..., None, None], written, state), own_k, own_v)
+
+        return step

@@ -79,7 +79,7 @@ def restore(checkpoint: Checkpoint, learner: nn.Module, optimizer: torch.optim.O
     for name, parameter in learner.named_parameters():
         prefix = f"optimizer.{name}."
         state = {
-            n[len(prefix) :]: t.to(parameter.device if t.dim() else "cpu").clone()
+            n[len(prefix) :]: t.to(parameter.device).clone()
             for n, t in checkpoint.tensors.items()
             if n.startswith(prefix)
         }

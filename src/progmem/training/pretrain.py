@@ -1,34 +1,32 @@
 """Training without labels: the loop."""
 
-import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
-from progmem.errors import ConfigError, TrainingError
+from progmem.errors import ConfigError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.settings import RunConfig
 from progmem.training import checkpoint, randomness, run_folder
+from progmem.training.diary import Diary
 from progmem.training.learner import Learner, parameter_groups
 from progmem.training.memory import memory_explained
-from progmem.training.monitor import Monitor, health
+from progmem.training.monitor import Monitor
+from progmem.training.recorded import RecordedUpdate
+from progmem.training.schedule import learning_rate
 from progmem.training.setup import initial_model, make_fabric, model_for
 from progmem.training.signals import Stop
 from progmem.training.step import Step, freeze_unreached
-from progmem.training.two_pass import backward_in_parts
-
-COLLAPSED = 1e-3  # feature sd below which a run is warned about
+from progmem.training.update import Advance, Update, make_optimizer, set_rate
 
 
 def pretrain(
@@ -97,9 +95,8 @@ def _train(
     step = Step(learner, rows, cfg, batch_size, total, fabric.device)
     with memory_explained(fabric.device):
         freeze_unreached(step)
-    optimizer = torch.optim.AdamW(
-        parameter_groups(learner, train.weight_decay), lr=train.lr, betas=(0.9, 0.999)
-    )
+    groups = parameter_groups(learner, train.weight_decay)
+    optimizer = make_optimizer(groups, train.lr, fabric.device)
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
              "means and scales": weights_sha256(stats)}  # fmt: skip
     done = _resume(out, learner, optimizer, facts, say)
@@ -112,56 +109,30 @@ def _train(
         say(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
         return learner.model.eval()
 
-    def backward(loss: Tensor) -> None:
-        fabric.backward(loss * fabric.world_size)  # data parallelism will average
-
-    def unsynchronised() -> AbstractContextManager[None]:
-        return fabric.no_backward_sync(wrapped, enabled=fabric.world_size > 1)
-
+    update = Update(step, wrapped, optimizer, fabric, train)
+    records = fabric.device.type == "cuda" and fabric.world_size == 1 and train.parts == 1
+    advance: Advance = RecordedUpdate(update) if records else update
     if main:
         run_folder.cut_metrics(out, done)
     monitor = Monitor(out, first=done, total=total, every=train.log_every) if watched else None
-    warned = False
+    diary = Diary(monitor, cfg, total, say)
     try:
         with Stop() as stop:
             for number in range(done, total):
-                lr = learning_rate(number, total, cfg)
-                for group in optimizer.param_groups:
-                    group["lr"] = lr
+                set_rate(optimizer, learning_rate(number, total, train))
                 dropout = f"dropout {fabric.global_rank}"
                 torch.manual_seed(randomness.mixed_seed(train.seed, number, dropout))
                 with memory_explained(fabric.device):
-                    if train.parts == 1:
-                        loss, parts, sequence, count = step(number)
-                        backward(loss)
-                    else:
-                        parts, sequence, count = backward_in_parts(
-                            step, number, train.parts, backward, unsynchronised=unsynchronised
-                        )
-                values = check_finite(parts, number)
-                norm = fabric.clip_gradients(
-                    wrapped, optimizer, max_norm=train.clip, error_if_nonfinite=False
-                )
-                check_finite({"gradient": torch.as_tensor(norm)}, number)
-                optimizer.step()
-                optimizer.zero_grad()
+                    outcome = advance(number)
+                diary.write(outcome)
                 finished = number + 1
-                if monitor is not None:
-                    values |= {"lr": lr}
-                    if finished % train.log_every == 0:
-                        values |= health(sequence)
-                        if values["feature_sd"] < COLLAPSED and not warned:
-                            warned = True
-                            say(
-                                f"step {finished}: the sequence vectors have collapsed (feature sd "
-                                f"{values['feature_sd']:.1e}); try other views or a lower lr"
-                            )
-                    monitor.step(finished, values, count)
                 ending = finished == total or _anyone(fabric, stop.signal is not None)
-                if main and (ending or finished % train.checkpoint_every == 0):
-                    checkpoint.save_checkpoint(
-                        out / "checkpoints", finished, learner, optimizer, facts
-                    )
+                if ending or finished % train.checkpoint_every == 0:
+                    diary.close()  # nothing is kept of a step whose values were not looked at
+                    if main:
+                        checkpoint.save_checkpoint(
+                            out / "checkpoints", finished, learner, optimizer, facts
+                        )
                 if ending and finished < total:
                     if stop.signal is None:
                         raise SystemExit(1)  # another process was told to stop
@@ -174,29 +145,6 @@ def _train(
     if main:
         model.save(out / "model")
     return model
-
-
-def learning_rate(step: int, total: int, cfg: RunConfig) -> float:
-    """Linear warm-up to the peak, then a cosine down to the end."""
-    train = cfg.train
-    warmup = round(train.warmup * total)
-    if step < warmup:
-        return train.lr * (step + 1) / warmup
-    progress = (step - warmup) / max(1, total - 1 - warmup)
-    return train.lr_end + (train.lr - train.lr_end) * (1 + math.cos(math.pi * progress)) / 2
-
-
-def check_finite(parts: dict[str, Tensor], number: int) -> dict[str, float]:
-    """The values of a step; one that is not a number ends the run by name."""
-    values = dict(zip(parts, torch.stack(list(parts.values())).tolist(), strict=True))
-    bad = [name for name, value in values.items() if not math.isfinite(value)]
-    if bad:
-        names = ", ".join(name for name in bad if name != "loss") or "loss"
-        raise TrainingError(
-            f"step {number + 1}: {names} is not a finite number; the last good checkpoint is kept. "
-            "Look for extreme values in the data, or lower train.lr"
-        )
-    return values
 
 
 def _resume(

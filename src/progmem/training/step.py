@@ -32,6 +32,7 @@ class Made(NamedTuple):
     views: tuple[View, View]  # of the own rows
     lengths: Tensor  # (b,)
     drawn: Drawn
+    pcl_temperature: Tensor
 
 
 class Step:
@@ -48,6 +49,7 @@ class Step:
     ) -> None:
         self.learner, self.rows, self.cfg = learner, rows, cfg
         self.batch_size, self.total, self.device = batch_size, total, device
+        self.where = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         self.forward: Any = learner  # data parallelism puts its wrapper here
         model, like = learner.model, learner.model.tokenizer.conv.weight
         self.fetch: Callable[[Tensor], Batch]
@@ -83,13 +85,19 @@ class Step:
             draws = draws.rows(group.rows)
             views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
         K = count_tokens(model.cfg, length)
-        overlap = overlapping(*(t[chosen] for t in (rows.recording, rows.start, rows.length)))
+        place = chosen.to(self.device)
+        overlap = overlapping(*(t[place] for t in self.where))
         drawn = draw(
-            overlap.to(self.device), K, count_windows(model.cfg, K), model.cfg.slots,
+            overlap, K, count_windows(model.cfg, K), model.cfg.slots,
             count=cfg.loss.negatives,
             generator=randomness.generator(seed, number, "negatives", self.device),
         )  # fmt: skip
-        return Made(number, B, group, (views[0], views[1]), batch.lengths, drawn)
+        progress = number / max(1, self.total - 1)
+        start, end = cfg.loss.pcl_temperature_start, cfg.loss.pcl_temperature_end
+        temperature = torch.full(
+            (), start + (end - start) * progress, dtype=torch.float64, device=self.device
+        )
+        return Made(number, B, group, (views[0], views[1]), batch.lengths, drawn, temperature)
 
     def embed(self, made: Made, part: slice) -> tuple[tuple[Embedded, Embedded], Tensor]:
         """Both views of a ``part`` of the own rows, and the first view's sequence vectors."""
@@ -104,11 +112,9 @@ class Step:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the own rows to be differentiated; it and its parts over all processes."""
         cfg, group = self.cfg.loss, made.group
-        progress = made.number / max(1, self.total - 1)
-        start, end = cfg.pcl_temperature_start, cfg.pcl_temperature_end
         loss, parts = total_loss(
             views, made.drawn, group, cfg=cfg, model=self.learner.model.cfg,
-            pcl_temperature=start + (end - start) * progress,
+            pcl_temperature=made.pcl_temperature,
         )  # fmt: skip
         told = group.total(torch.stack([loss.detach(), *(p.detach() for p in parts.values())]))
         return loss, dict(zip(["loss", *parts], told, strict=True))

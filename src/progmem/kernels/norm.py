@@ -1,0 +1,247 @@
+"""LayerNorm of rows, with what comes before and after it: one pass over the rows each way.
+
+Twin: `progmem.model.attention.Norm`.
+
+Shapes: R rows, D width.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+ROWS = 4  # of a program at a time
+PROGRAMS = 528  # of the backward pass, each with its own sums for weight and bias
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    eps: float,
+    segment: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """LN(x) + segment in ``dtype``, for ``x`` (..., D)."""
+    y: Tensor = _Norm.apply(x, None, None, weight, bias, segment, eps, dtype)
+    return y
+
+
+def add_norm(
+    x: Tensor,
+    more: Tensor,
+    shift: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """x + more + shift (D,) in the wider type of x and more (..., D), and LN of it in ``dtype``."""
+    both: tuple[Tensor, Tensor] = _Norm.apply(x, more, shift, weight, bias, None, eps, dtype)
+    return both
+
+
+class Normed(NamedTuple):
+    """A norm's weights."""
+
+    weight: Tensor  # (D,)
+    bias: Tensor  # (D,)
+    eps: float
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        more: Tensor | None,
+        shift: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        segment: Tensor | None,
+        eps: float,
+        dtype: torch.dtype,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        x = x.contiguous()
+        more = None if more is None else more.contiguous()
+        layer = Normed(weight, bias, eps)
+        total, y, moments = _run_forward(x, more, shift, layer, segment, dtype)
+        ctx.types = x.dtype, None if more is None else more.dtype
+        ctx.segment = segment is not None
+        ctx.save_for_backward(total, weight, bias, moments, shift)
+        return y if more is None else (total, y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *back: Tensor) -> tuple[Tensor | None, ...]:
+        total, weight, bias, moments, shift = ctx.saved_tensors
+        params = any(ctx.needs_input_grad[2:6])
+        dx, d_more, sums = _run_backward(
+            total, weight, moments, back[-1].contiguous(),
+            None if len(back) == 1 else back[0].contiguous(), *ctx.types, params=params,
+        )  # fmt: skip
+        dw = db = d_shift = None
+        if params:
+            dw, db, d_shift = sums.sum(0)
+            dw, db = dw.to(weight.dtype), db.to(bias.dtype)
+            d_shift = None if shift is None else d_shift.to(shift.dtype)
+        return dx, d_more, d_shift, dw, db, db if ctx.segment else None, None, None
+
+
+def run_forward(x: Tensor, layer: Normed, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """LN(x) in ``dtype`` and the moments (2, R) of ``x`` (R, D)."""
+    _, y, moments = _run_forward(x, None, None, layer, None, dtype)
+    return y, moments
+
+
+def run_add_forward(
+    x: Tensor, more: Tensor, shift: Tensor, layer: Normed, *, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x + more + shift, its LN in ``dtype``, its moments (2, R)."""
+    return _run_forward(x, more, shift, layer, None, dtype)
+
+
+def run_add_backward(
+    dy: Tensor,
+    d_total: Tensor,
+    total: Tensor,
+    moments: Tensor,
+    layer: Normed,
+    *,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The gradient of the sum, also in ``dtype``."""
+    dx, d_more, _ = _run_backward(
+        total, layer.weight, moments, dy, d_total, total.dtype, dtype, params=False
+    )
+    assert d_more is not None
+    return dx, d_more
+
+
+def _run_forward(
+    x: Tensor,
+    more: Tensor | None,
+    shift: Tensor | None,
+    layer: Normed,
+    segment: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    D = x.shape[-1]
+    R = x.numel() // D
+    weight, bias, eps = layer
+    total = x
+    if more is not None:
+        total = torch.empty_like(x, dtype=torch.promote_types(x.dtype, more.dtype))
+    y = torch.empty_like(x, dtype=dtype)
+    moments = x.new_empty(2, R, dtype=torch.float32)
+    _norm_forward[(triton.cdiv(R, ROWS),)](
+        x, x if more is None else more, bias if shift is None else shift, weight, bias,
+        bias if segment is None else segment, total, y, moments, R, eps,
+        D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
+        ADD=more is not None, SEGMENT=segment is not None,
+    )  # fmt: skip
+    return total, y, moments
+
+
+def _run_backward(
+    total: Tensor,
+    weight: Tensor,
+    moments: Tensor,
+    dy: Tensor,
+    d_total: Tensor | None,
+    x_type: torch.dtype,
+    more_type: torch.dtype | None,
+    *,
+    params: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of x and more, and sums (programs, 3, D) for weight, bias and shift."""
+    R, D = total.numel() // total.shape[-1], total.shape[-1]
+    rows = ROWS if params else 2  # few rows and no sums: spread them
+    programs = min(PROGRAMS, triton.cdiv(R, rows))
+    dx = torch.empty_like(total, dtype=x_type)
+    d_more = dx
+    if more_type is not None and more_type != x_type:
+        d_more = torch.empty_like(total, dtype=more_type)
+    sums = dx.new_empty(programs if params else 0, 3, D, dtype=torch.float32)
+    _norm_backward[(programs,)](
+        total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more, sums,
+        R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
+        LATER=d_total is not None, APART=d_more is not dx, PARAMS=params,
+        num_warps=8 if params else 4,
+    )  # fmt: skip
+    return dx, None if more_type is None else d_more, sums
+
+
+@triton.jit
+def _norm_forward(
+    x, more, shift, weight, bias, segment, total, y, moments, R, eps,
+    D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    ADD: tl.constexpr, SEGMENT: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, D_)
+    cell = (r < R)[:, None] & (c < D)[None, :]
+    place = r[:, None] * D + c[None, :]
+    value = tl.load(x + place, mask=cell, other=0.0).to(tl.float32)
+    if ADD:
+        value += tl.load(more + place, mask=cell, other=0.0).to(tl.float32)
+        value += tl.load(shift + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
+        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
+    mean = tl.sum(value, axis=1) / D
+    centred = tl.where(cell, value - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
+    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
+    level = tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)
+    if SEGMENT:
+        level += tl.load(segment + c, mask=c < D, other=0.0).to(tl.float32)
+    made = centred * scale[:, None] * w[None, :] + level[None, :]
+    tl.store(y + place, made.to(y.dtype.element_ty), mask=cell)
+    tl.store(moments + r, mean, mask=r < R)
+    tl.store(moments + R + r, scale, mask=r < R)
+
+
+@triton.jit
+def _norm_backward(
+    total, weight, moments, dy, d_total, dx, d_more, sums, R,
+    D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    c = tl.arange(0, D_)
+    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
+    dw = tl.zeros((ROWS, D_), tl.float32)
+    db = tl.zeros((ROWS, D_), tl.float32)
+    d_shift = tl.zeros((ROWS, D_), tl.float32)
+    for start in range(program * ROWS, R, tl.num_programs(0) * ROWS):
+        r = (start + tl.arange(0, ROWS)).to(tl.int64)
+        cell = (r < R)[:, None] & (c < D)[None, :]
+        place = r[:, None] * D + c[None, :]
+        mean = tl.load(moments + r, mask=r < R, other=0.0)
+        scale = tl.load(moments + R + r, mask=r < R, other=0.0)
+        value = tl.load(total + place, mask=cell, other=0.0).to(tl.float32)
+        unit = tl.where(cell, (value - mean[:, None]) * scale[:, None], 0.0)
+        pull = tl.load(dy + place, mask=cell, other=0.0).to(tl.float32)
+        if PARAMS:
+            dw += pull * unit
+            db += pull
+        pull = pull * w[None, :]
+        along = tl.sum(pull * unit, axis=1) / D
+        level = tl.sum(pull, axis=1) / D
+        back = scale[:, None] * (pull - level[:, None] - unit * along[:, None])
+        if LATER:
+            back += tl.load(d_total + place, mask=cell, other=0.0).to(tl.float32)
+            if PARAMS:
+                d_shift += tl.where(cell, back, 0.0)
+        tl.store(dx + place, back.to(dx.dtype.element_ty), mask=cell)
+        if APART:
+            tl.store(d_more + place, back.to(d_more.dtype.element_ty), mask=cell)
+    if PARAMS:
+        at = sums + program * 3 * D + c
+        tl.store(at, tl.sum(dw, axis=0), mask=c < D)
+        tl.store(at + D, tl.sum(db, axis=0), mask=c < D)
+        tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)

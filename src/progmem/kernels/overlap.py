@@ -1,0 +1,405 @@
+"""The overlap aggregator straight from the windows: no (B, K, O, D) is ever laid out.
+
+Copy r of token t is row t % S + rS of window t // S - r. Two kernels, with the query's two linear
+maps between them: the first makes the mean of a token's copies and of their taps, the second
+attends over the copies, normalises and mixes with the mean.
+
+Twin: `progmem.model.aggregator.OverlapAggregator.forward` on `align_copies`.
+
+Shapes: B series, K tokens, N windows, W window, S stride, O copies, D width, H heads, d = D / H;
+sizes with _ are rounded up to powers of two.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+TOKENS = 2  # of a program at a time
+PROGRAMS = 528  # of a backward pass, each with its own sums for the weights
+
+
+def means(
+    rows: Tensor, exists: Tensor, taps: Tensor, *, stride: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Mean of the copies, and in ``dtype`` the mean of their convolution with ``taps``: (B, K, D).
+
+    ``rows`` is (B, N, W, D); ``exists`` (B, K, O) tells the copies that are there.
+    """
+    both: tuple[Tensor, Tensor] = _Means.apply(rows, exists, taps, stride, dtype)
+    return both
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    skip: Tensor,
+    exists: Tensor,
+    bias: Tensor,
+    gamma: Tensor,
+    skip_gate: Tensor,
+    *,
+    stride: int,
+    eps: float,
+) -> Tensor:
+    """A_t mixed with S_t, (B, K, D) in float32.
+
+    Args:
+        query, skip: (B, K, D).
+        key, value: of the windows' rows, (B, N, W, D).
+        bias: (H, O).
+    """
+    out: Tensor = _Attended.apply(
+        query, key, value, skip, exists, bias, gamma, skip_gate, stride, eps
+    )
+    return out
+
+
+def _sizes(rows: Tensor, exists: Tensor, stride: int, heads: int) -> dict[str, int]:
+    _, N, W, D = rows.shape
+    K, O = exists.shape[1:]
+    d = D // heads
+    return {
+        "K": K, "N": N, "W": W, "S": stride, "O": O, "H": heads, "d": d,
+        "H_": triton.next_power_of_2(heads), "d_": triton.next_power_of_2(d),
+        "O_": triton.next_power_of_2(O), "TOKENS": TOKENS,
+    }  # fmt: skip
+
+
+def _scales(sizes: dict[str, int]) -> tuple[float, float]:
+    return sizes["d"] ** -0.5, sizes["O"] ** -0.5
+
+
+class _Means(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, exists: Tensor, taps: Tensor, stride: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        rows, exists = rows.contiguous(), exists.contiguous()
+        B, K, _ = exists.shape
+        skip = rows.new_empty(B, K, rows.shape[-1])
+        mixed = torch.empty_like(skip, dtype=dtype)
+        sizes = _sizes(rows, exists, stride, 1)
+        grid = (triton.cdiv(B * K, TOKENS),)
+        _means_forward[grid](rows, exists.view(torch.uint8), taps, skip, mixed, B, **sizes)
+        ctx.stride = stride
+        ctx.save_for_backward(rows, exists, taps)
+        return skip, mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_skip: Tensor, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
+        rows, exists, taps = ctx.saved_tensors
+        B, K, _ = exists.shape
+        sizes = _sizes(rows, exists, ctx.stride, 1)
+        programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
+        d_rows = torch.zeros_like(rows)  # also of rows that no token has
+        sums = rows.new_empty(programs, *taps.shape, dtype=torch.float32)
+        _means_backward[(programs,)](
+            rows, exists.view(torch.uint8), taps, d_skip.contiguous(), d_mixed.contiguous(),
+            d_rows, sums, B, **sizes,
+        )  # fmt: skip
+        return d_rows, None, sums.sum(0).to(taps.dtype), None, None
+
+
+class _Attended(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        skip: Tensor,
+        exists: Tensor,
+        bias: Tensor,
+        gamma: Tensor,
+        skip_gate: Tensor,
+        stride: int,
+        eps: float,
+    ) -> Tensor:
+        query, key, value, skip, exists = (
+            t.contiguous() for t in (query, key, value, skip, exists)
+        )
+        out = torch.empty_like(query, dtype=torch.float32)
+        sizes = _sizes(key, exists, stride, len(bias))
+        B, K, _ = exists.shape
+        _attended_forward[(triton.cdiv(B * K, TOKENS),)](
+            query, key, value, skip, exists.view(torch.uint8), bias, gamma, skip_gate, out, B, eps,
+            *_scales(sizes), **sizes,
+        )  # fmt: skip
+        ctx.settings = stride, eps
+        ctx.save_for_backward(query, key, value, skip, exists, bias, gamma, skip_gate)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, skip, exists, bias, gamma, skip_gate = ctx.saved_tensors
+        stride, eps = ctx.settings
+        sizes = _sizes(key, exists, stride, len(bias))
+        B, K, _ = exists.shape
+        programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
+        d_query, d_skip = torch.empty_like(query), torch.empty_like(skip)
+        d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
+        d_gamma = key.new_empty(programs, 2, len(gamma), dtype=torch.float32)
+        d_bias = key.new_empty(programs, *bias.shape, dtype=torch.float32)
+        _attended_backward[(programs,)](
+            query, key, value, skip, exists.view(torch.uint8), bias, gamma, skip_gate,
+            back.contiguous(), d_query, d_key, d_value, d_skip, d_gamma, d_bias, B, eps,
+            *_scales(sizes), **sizes,
+        )  # fmt: skip
+        d_gamma, d_gate = d_gamma.sum(0)
+        return (
+            d_query, d_key, d_value, d_skip, None, d_bias.sum(0).to(bias.dtype),
+            d_gamma.to(gamma.dtype), d_gate.to(skip_gate.dtype), None, None,
+        )  # fmt: skip
+
+
+@triton.jit
+def _copy(
+    token, r, b, exists, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+):  # fmt: skip
+    """Which row of the windows copy r of some tokens is, and whether it is there."""
+    t = token % K
+    w, j = t // S - r, t % S + r * S
+    there = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
+    there = there & (tl.load(exists + token * O + r, mask=there, other=0) != 0)
+    return (b * N + w) * W + j, there
+
+
+@triton.jit
+def _means_forward(
+    rows, exists, taps, skip, mixed, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
+    TOKENS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    c = tl.arange(0, d_)  # one head as wide as all
+    total, before, after, count = _taps_of(rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS)
+    first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
+    middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
+    third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
+    made = first[None] * before + middle[None] * total + third[None] * after
+    place = token[:, None] * d + c[None, :]
+    cell = (token < B * K)[:, None] & (c < d)[None, :]
+    tl.store(skip + place, (total / count[:, None]).to(skip.dtype.element_ty), mask=cell)
+    tl.store(mixed + place, (made / count[:, None]).to(mixed.dtype.element_ty), mask=cell)
+
+
+@triton.jit
+def _taps_of(
+    rows, exists, token, c, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    d: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Sums over the copies of some tokens: themselves, those before and after one that exists."""
+    b = token // K
+    total = tl.zeros((TOKENS, d_), tl.float32)
+    before = tl.zeros((TOKENS, d_), tl.float32)
+    after = tl.zeros((TOKENS, d_), tl.float32)
+    last = tl.zeros((TOKENS, d_), tl.float32)
+    was = token < 0
+    count = tl.zeros((TOKENS,), tl.float32)
+    for r in tl.static_range(O):
+        row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
+        where = there[:, None] & (c < d)[None, :]
+        copy = tl.load(rows + row[:, None] * d + c[None, :], mask=where, other=0.0).to(tl.float32)
+        total += copy
+        before += tl.where(there[:, None], last, 0.0)
+        after += tl.where(was[:, None], copy, 0.0)
+        count += there.to(tl.float32)
+        last, was = copy, there
+    return total, before, after, tl.maximum(count, 1.0)
+
+
+@triton.jit
+def _means_backward(
+    rows, exists, taps, d_skip, d_mixed, d_rows, sums, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
+    TOKENS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    c = tl.arange(0, d_)
+    first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
+    middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
+    third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
+    d_first = tl.zeros((TOKENS, d_), tl.float32)
+    d_middle = tl.zeros((TOKENS, d_), tl.float32)
+    d_third = tl.zeros((TOKENS, d_), tl.float32)
+    for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
+        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
+        total, before, after, count = _taps_of(
+            rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS
+        )
+        place = token[:, None] * d + c[None, :]
+        cell = (token < B * K)[:, None] & (c < d)[None, :]
+        pull = tl.load(d_mixed + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
+        plain = tl.load(d_skip + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
+        d_first += pull * before
+        d_middle += pull * total
+        d_third += pull * after
+        plain += pull * middle[None]
+        b = token // K
+        for r in tl.static_range(O):
+            row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
+            _, next_there = _copy(token, r + 1, b, exists, B, K, N, W, S, O)
+            _, last_there = _copy(token, r - 1, b, exists, B, K, N, W, S, O)
+            back = plain + tl.where(next_there[:, None], pull * first[None], 0.0)
+            back += tl.where(last_there[:, None], pull * third[None], 0.0)
+            where = there[:, None] & (c < d)[None, :]
+            at = d_rows + row[:, None] * d + c[None, :]
+            tl.store(at, back.to(d_rows.dtype.element_ty), mask=where)
+    at = sums + program * 3 * d + c
+    tl.store(at, tl.sum(d_first, axis=0), mask=c < d)
+    tl.store(at + d, tl.sum(d_middle, axis=0), mask=c < d)
+    tl.store(at + 2 * d, tl.sum(d_third, axis=0), mask=c < d)
+
+
+@triton.jit
+def _score(q, k, bias, by_width, h, r, there, H: tl.constexpr, O: tl.constexpr):
+    """The score of copy r for each token and head, (TOKENS, H); lowest where it is not there."""
+    more = tl.load(bias + h * O + r, mask=h < H, other=0.0).to(tl.float32)
+    score = tl.sum(q * k, axis=2) * by_width + more[None, :]
+    return tl.where(there[:, None], score, -3.0e38)
+
+
+@triton.jit
+def _row(rows, row, there, inner, inside, D: tl.constexpr):
+    where = there[:, None, None] & inside[None]
+    return tl.load(rows + row[:, None, None] * D + inner[None], mask=where, other=0.0).to(
+        tl.float32
+    )
+
+
+@triton.jit
+def _unit(mean, inside, eps, D: tl.constexpr):
+    """Rows (TOKENS, H, d) normalised, and the scale they were multiplied by."""
+    level = tl.sum(tl.sum(mean, axis=2), axis=1) / D
+    centred = tl.where(inside[None], mean - level[:, None, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(tl.sum(centred * centred, axis=2), axis=1) / D + eps)
+    return centred * scale[:, None, None], scale
+
+
+@triton.jit
+def _attend(
+    q, key, value, bias, by_width, token, b, exists, h, inner, inside, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Weighted sum over the copies, (TOKENS, H, d), and log of the weights' sum, (TOKENS, H)."""
+    most = tl.full((TOKENS, H_), -3.0e38, tl.float32)
+    total = tl.zeros((TOKENS, H_), tl.float32)
+    made = tl.zeros((TOKENS, H_, d_), tl.float32)
+    for r in tl.static_range(O):
+        row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
+        k = _row(key, row, there, inner, inside, H * d)
+        v = _row(value, row, there, inner, inside, H * d)
+        score = _score(q, k, bias, by_width, h, r, there, H, O)
+        above = tl.maximum(most, score)
+        fade, weight = tl.exp(most - above), tl.exp(score - above)
+        made = made * fade[:, :, None] + weight[:, :, None] * v
+        total = total * fade + weight
+        most = above
+    return made / total[:, :, None], most + tl.log(total)
+
+
+@triton.jit
+def _attended_forward(
+    query, key, value, skip, exists, bias, gamma, skip_gate, out, B, eps, by_width, by_copies,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
+    TOKENS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    h, e = tl.arange(0, H_), tl.arange(0, d_)
+    inner = h[:, None] * d + e[None, :]
+    inside = (h < H)[:, None] & (e < d)[None, :]
+    live = token < B * K
+    q = _row(query, token, live, inner, inside, H * d)
+    made, _ = _attend(
+        q, key, value, bias, by_width, token, token // K, exists, h, inner, inside, B,
+        K, N, W, S, O, H, d, H_, d_, TOKENS,
+    )  # fmt: skip
+    unit, _ = _unit(made * by_copies, inside, eps, H * d)
+    scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(skip_gate + inner, mask=inside, other=0.0).to(tl.float32)
+    gate = 1 / (1 + tl.exp(-gate))
+    plain = _row(skip, token, live, inner, inside, H * d)
+    result = plain + gate[None] * (scale[None] * unit - plain)
+    at = out + token[:, None, None] * H * d + inner[None]
+    tl.store(at, result.to(out.dtype.element_ty), mask=live[:, None, None] & inside[None])
+
+
+@triton.jit
+def _attended_backward(
+    query, key, value, skip, exists, bias, gamma, skip_gate,
+    back, d_query, d_key, d_value, d_skip, sums, bias_sums, B, eps, by_width, by_copies,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
+    TOKENS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    h, e, o = tl.arange(0, H_), tl.arange(0, d_), tl.arange(0, O_)
+    D: tl.constexpr = H * d
+    inner = h[:, None] * d + e[None, :]
+    inside = (h < H)[:, None] & (e < d)[None, :]
+    scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(skip_gate + inner, mask=inside, other=0.0).to(tl.float32)
+    gate = 1 / (1 + tl.exp(-gate))
+    d_scale = tl.zeros((H_, d_), tl.float32)
+    d_gate = tl.zeros((H_, d_), tl.float32)
+    d_bias = tl.zeros((H_, O_), tl.float32)
+    for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
+        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
+        b = token // K
+        live = token < B * K
+        whole = live[:, None, None] & inside[None]
+        q = _row(query, token, live, inner, inside, D)
+        made, norm = _attend(
+            q, key, value, bias, by_width, token, b, exists, h, inner, inside, B,
+            K, N, W, S, O, H, d, H_, d_, TOKENS,
+        )  # fmt: skip
+        unit, spread = _unit(made * by_copies, inside, eps, D)
+        plain = _row(skip, token, live, inner, inside, D)
+        pull = _row(back, token, live, inner, inside, D)
+        d_gate += tl.sum(pull * (scale[None] * unit - plain), axis=0) * gate * (1 - gate)
+        at = token[:, None, None] * D + inner[None]
+        tl.store(d_skip + at, (pull * (1 - gate)[None]).to(d_skip.dtype.element_ty), mask=whole)
+        pull = pull * gate[None]
+        d_scale += tl.sum(pull * unit, axis=0)
+        pull = pull * scale[None]
+        along = tl.sum(tl.sum(pull * unit, axis=2), axis=1) / D
+        level = tl.sum(tl.sum(pull, axis=2), axis=1) / D
+        pull = pull - level[:, None, None] - unit * along[:, None, None]
+        pull = tl.where(inside[None], pull * (spread * by_copies)[:, None, None], 0.0)
+        total = tl.sum(pull * made, axis=2)  # (TOKENS, H)
+        dq = tl.zeros((TOKENS, H_, d_), tl.float32)
+        for r in tl.static_range(O):
+            row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
+            k = _row(key, row, there, inner, inside, D)
+            v = _row(value, row, there, inner, inside, D)
+            score = _score(q, k, bias, by_width, h, r, there, H, O)
+            weight = tl.where(there[:, None], tl.exp(score - norm), 0.0)
+            slope = weight * (tl.sum(pull * v, axis=2) - total)
+            d_bias += tl.where((o == r)[None, :], tl.sum(slope, axis=0)[:, None], 0.0)
+            slope = slope * by_width
+            dq += slope[:, :, None] * k
+            at_row = row[:, None, None] * D + inner[None]
+            where = there[:, None, None] & inside[None]
+            dk = (slope[:, :, None] * q).to(d_key.dtype.element_ty)
+            dv = (weight[:, :, None] * pull).to(d_value.dtype.element_ty)
+            tl.store(d_key + at_row, dk, mask=where)
+            tl.store(d_value + at_row, dv, mask=where)
+        tl.store(d_query + at, dq.to(d_query.dtype.element_ty), mask=whole)
+    at = sums + program * 2 * D + inner
+    tl.store(at, d_scale, mask=inside)
+    tl.store(at + D, d_gate, mask=inside)
+    at = bias_sums + program * H * O + h[:, None] * O + o[None, :]
+    tl.store(at, d_bias, mask=(h < H)[:, None] & (o < O)[None, :])

@@ -1,0 +1,238 @@
+"""The row-wise parts of a step of the scan, between its five products, each in one pass.
+
+Forward, a step is: product, `gate_and_norm`, product, attention, product, norm, product, gelu,
+product, `settle`. Backward goes the same way in reverse. Twin: `MemorySlots.stepper`.
+
+Shapes: R = B n rows of slots (B series, n slots), D width.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from progmem.kernels.norm import Normed
+
+ROWS = 2  # of a program: a step has few rows, and all processors should have some
+
+
+def gate_and_norm(
+    z: Tensor,
+    state: Tensor,
+    moments: Tensor,
+    *,
+    gate: Normed,
+    reset: Tensor,
+    logit: Tensor,
+    norm: Normed,
+    segment: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """carry = g LN(state) + (1-g) reset with g = sigmoid(z + logit); LN(carry) + segment; moments.
+
+    ``moments`` (2, R) are those of ``state`` (R, D); ``reset`` and ``logit`` are (n, D).
+    """
+    R, D = state.shape
+    carry, h = torch.empty_like(state), torch.empty_like(z)
+    made = torch.empty_like(moments)
+    _gate_norm_forward[_grid(R)](
+        z, state, moments, gate.weight, gate.bias, reset, logit, norm.weight, norm.bias, segment,
+        carry, h, made, R, norm.eps, n=len(reset), **_sizes(D),
+    )  # fmt: skip
+    return carry, h, made
+
+
+def gate_and_norm_backward(
+    dh: Tensor,
+    d_carry: Tensor,
+    carry: Tensor,
+    carry_moments: Tensor,
+    z: Tensor,
+    state: Tensor,
+    moments: Tensor,
+    *,
+    gate: Normed,
+    reset: Tensor,
+    logit: Tensor,
+    norm: Normed,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of z and, but for what comes through z, of LN(state)."""
+    R, D = state.shape
+    dz, da = torch.empty_like(z), torch.empty_like(state)
+    _gate_norm_backward[_grid(R)](
+        dh, d_carry, carry, carry_moments, norm.weight, z, state, moments, gate.weight, gate.bias,
+        reset, logit, dz, da, R, n=len(reset), **_sizes(D),
+    )  # fmt: skip
+    return dz, da
+
+
+def settle(
+    total: Tensor,
+    y: Tensor,
+    bias: Tensor,
+    state: Tensor,
+    alive: Tensor,
+    *,
+    gate: Normed,
+    out: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Write total + y + bias where ``alive`` (B,), else ``state``, to ``out``; LN(out), moments."""
+    R, D = state.shape
+    normed, moments = torch.empty_like(y), state.new_empty(2, R)
+    _settle_forward[_grid(R)](
+        total, y, bias, state, alive.view(torch.uint8), gate.weight, gate.bias,
+        out, normed, moments, R, gate.eps, n=R // len(alive), **_sizes(D),
+    )  # fmt: skip
+    return normed, moments
+
+
+def settle_backward(
+    da: Tensor,
+    through: Tensor,
+    state: Tensor,
+    moments: Tensor,
+    back: Tensor,
+    alive: Tensor,
+    *,
+    gate: Normed,
+    earlier: Tensor,
+    earlier_alive: Tensor,
+    out: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """dL/dstate from the gradient of LN(state), ``da + through``, and ``back`` where not alive.
+
+    With ``earlier`` added it is written to ``out``; where ``earlier_alive`` it is returned, also in
+    the type of ``through``, 0 elsewhere: what the step before starts from.
+    """
+    R, D = state.shape
+    masked, cast = torch.empty_like(state), torch.empty_like(through)
+    _settle_backward[_grid(R)](
+        da, through, state, moments, gate.weight, back, alive.view(torch.uint8), earlier,
+        earlier_alive.view(torch.uint8), out, masked, cast, R, n=R // len(alive), **_sizes(D),
+    )  # fmt: skip
+    return masked, cast
+
+
+def _grid(R: int) -> tuple[int]:
+    return (triton.cdiv(R, ROWS),)
+
+
+def _sizes(D: int) -> dict[str, int]:
+    return {"D": D, "D_": triton.next_power_of_2(D), "ROWS": ROWS}
+
+
+@triton.jit
+def _tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, D_)
+    return r, c, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
+
+
+@triton.jit
+def _rows(x, at, cell):
+    return tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _row(x, c, D: tl.constexpr):
+    return tl.load(x + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _unit(x, moments, r, R, cell):
+    mean = tl.load(moments + r, mask=r < R, other=0.0)
+    scale = tl.load(moments + R + r, mask=r < R, other=0.0)
+    return tl.where(cell, (x - mean[:, None]) * scale[:, None], 0.0), scale
+
+
+@triton.jit
+def _normed(x, cell, eps, D: tl.constexpr):
+    mean = tl.sum(x, axis=1) / D
+    centred = tl.where(cell, x - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
+    return centred * scale[:, None], mean, scale
+
+
+@triton.jit
+def _norm_pull(pull, unit, scale, D: tl.constexpr):
+    """Through a norm: from the gradient of weight * unit, already times the weight."""
+    along = tl.sum(pull * unit, axis=1) / D
+    level = tl.sum(pull, axis=1) / D
+    return scale[:, None] * (pull - level[:, None] - unit * along[:, None])
+
+
+@triton.jit
+def _gate(z, logit, at, r, c, cell, n: tl.constexpr, D: tl.constexpr):
+    repeated = (r % n)[:, None] * D + c[None, :]
+    x = _rows(z, at, cell) + _rows(logit, repeated, cell)
+    return 1 / (1 + tl.exp(-x)), repeated
+
+
+@triton.jit
+def _gate_norm_forward(
+    z, state, moments, gate_w, gate_b, reset, logit, norm_w, norm_b, segment,
+    carry, h, made, R, eps,
+    n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r, c, at, cell = _tile(R, D, D_, ROWS)
+    unit, _ = _unit(_rows(state, at, cell), moments, r, R, cell)
+    a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
+    g, repeated = _gate(z, logit, at, r, c, cell, n, D)
+    x = tl.where(cell, g * a + (1 - g) * _rows(reset, repeated, cell), 0.0)
+    tl.store(carry + at, x, mask=cell)
+    unit, mean, scale = _normed(x, cell, eps, D)
+    y = unit * _row(norm_w, c, D) + _row(norm_b, c, D) + _row(segment, c, D)
+    tl.store(h + at, y.to(h.dtype.element_ty), mask=cell)
+    tl.store(made + r, mean, mask=r < R)
+    tl.store(made + R + r, scale, mask=r < R)
+
+
+@triton.jit
+def _gate_norm_backward(
+    dh, d_carry, carry, carry_moments, norm_w, z, state, moments, gate_w, gate_b, reset, logit,
+    dz, da, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r, c, at, cell = _tile(R, D, D_, ROWS)
+    unit, scale = _unit(_rows(carry, at, cell), carry_moments, r, R, cell)
+    pull = _norm_pull(_rows(dh, at, cell) * _row(norm_w, c, D), unit, scale, D)
+    pull += _rows(d_carry, at, cell)
+    unit, _ = _unit(_rows(state, at, cell), moments, r, R, cell)
+    a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
+    g, repeated = _gate(z, logit, at, r, c, cell, n, D)
+    slope = pull * (a - _rows(reset, repeated, cell)) * g * (1 - g)
+    tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=cell)
+    tl.store(da + at, pull * g, mask=cell)
+
+
+@triton.jit
+def _settle_forward(
+    total, y, bias, state, alive, gate_w, gate_b, out, normed, moments, R, eps,
+    n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r, c, at, cell = _tile(R, D, D_, ROWS)
+    writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
+    new = _rows(total, at, cell) + _rows(y, at, cell) + _row(bias, c, D)
+    x = tl.where(writes[:, None] & cell, new, _rows(state, at, cell))
+    tl.store(out + at, x, mask=cell)
+    unit, mean, scale = _normed(x, cell, eps, D)
+    a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
+    tl.store(normed + at, a.to(normed.dtype.element_ty), mask=cell)
+    tl.store(moments + r, mean, mask=r < R)
+    tl.store(moments + R + r, scale, mask=r < R)
+
+
+@triton.jit
+def _settle_backward(
+    da, through, state, moments, gate_w, back, alive, earlier, earlier_alive, out, masked, cast, R,
+    n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r, c, at, cell = _tile(R, D, D_, ROWS)
+    unit, scale = _unit(_rows(state, at, cell), moments, r, R, cell)
+    pull = (_rows(da, at, cell) + _rows(through, at, cell)) * _row(gate_w, c, D)
+    pull = _norm_pull(pull, unit, scale, D)
+    writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
+    pull += tl.where(writes[:, None], 0.0, _rows(back, at, cell)) + _rows(earlier, at, cell)
+    tl.store(out + at, pull, mask=cell)
+    wrote = tl.load(earlier_alive + r // n, mask=r < R, other=0) != 0
+    pull = tl.where(wrote[:, None], pull, 0.0)
+    tl.store(masked + at, pull, mask=cell)
+    tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)

@@ -1,0 +1,109 @@
+"""One update of the weights: gradients, clipping, the optimiser; and what is told of it."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor
+
+from progmem.errors import TrainingError
+from progmem.settings import TrainConfig
+from progmem.training.step import Made, Step
+from progmem.training.two_pass import backward_in_parts
+
+
+class Outcome(NamedTuple):
+    """What an update tells; on a GPU its values may still be on their way."""
+
+    number: int
+    names: tuple[str, ...]
+    values: Tensor
+    sequence: Tensor  # (b, D), sequence vectors of the first view
+    rows: int  # of the global batch
+    arrived: torch.cuda.Event | None = None
+
+    def read(self) -> dict[str, float]:
+        """The values by name; one that is not a number ends the run by name."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        values = dict(zip(self.names, self.values.tolist(), strict=True))
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
+        if bad:
+            causes = [name for name in bad if name not in ("loss", "gradient")]
+            names = ", ".join(causes or bad[:1])
+            raise TrainingError(
+                f"step {self.number + 1}: {names} is not a finite number; the last good "
+                "checkpoint is kept. Look for extreme values in the data, or lower train.lr"
+            )
+        return values
+
+
+class Update:
+    """The plain path: an update whose values are read before the weights change."""
+
+    def __init__(
+        self, step: Step, wrapped: Any, optimizer: Any, fabric: Fabric, cfg: TrainConfig
+    ) -> None:
+        self.step, self.wrapped, self.optimizer = step, wrapped, optimizer
+        self.fabric, self.cfg = fabric, cfg
+
+    def __call__(self, number: int) -> Outcome:
+        if self.cfg.parts == 1:
+            made = self.step.make(number)
+            told, sequence = self.gradients(made)
+            rows = made.batch
+        else:
+            told, sequence, rows = backward_in_parts(
+                self.step, number, self.cfg.parts, self.backward, unsynchronised=self.apart
+            )
+            told["gradient"] = self.clip()
+        outcome = Outcome(
+            number, tuple(told), torch.stack(list(told.values())).cpu(), sequence, rows
+        )
+        outcome.read()  # nothing that is not finite reaches the weights
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return outcome
+
+    def gradients(self, made: Made) -> tuple[dict[str, Tensor], Tensor]:
+        """Clipped gradients of a batch; the loss, its parts, the gradient's norm; sequences."""
+        views, sequence = self.step.embed(made, slice(None))
+        loss, told = self.step.losses(made, views)
+        self.backward(loss)
+        return {**told, "gradient": self.clip()}, sequence
+
+    def backward(self, loss: Tensor) -> None:
+        self.fabric.backward(loss * self.fabric.world_size)  # data parallelism will average
+
+    def clip(self) -> Tensor:
+        """Bound the gradient, and its norm before that."""
+        norm = self.fabric.clip_gradients(
+            self.wrapped, self.optimizer, max_norm=self.cfg.clip, error_if_nonfinite=False
+        )
+        return torch.as_tensor(norm)
+
+    def apart(self) -> AbstractContextManager[None]:
+        """A backward pass that data parallelism is not told of."""
+        return self.fabric.no_backward_sync(self.wrapped, enabled=self.fabric.world_size > 1)
+
+
+Advance = Callable[[int], Outcome]
+
+
+def make_optimizer(groups: list[dict[str, Any]], lr: float, device: torch.device) -> Any:
+    """AdamW; on a GPU its rate and its steps live there, so that an update can be recorded."""
+    if device.type != "cuda":
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
+    rate = torch.tensor(lr, device=device)
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), fused=True, capturable=True)
+
+
+def set_rate(optimizer: Any, lr: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr

@@ -1,0 +1,177 @@
+"""Each kernel against its plain twin: values and gradients. Interpreted where there is no GPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import progmem
+from progmem.model.aggregator import OverlapAggregator
+from progmem.model.attention import attend_plainly
+from progmem.model.frozen import frozen
+from progmem.model.geometry import align_copies, count_windows
+from progmem.model.pma import lay_out
+from progmem.model.recurrence import PlainTape, Seen
+from progmem.model.rotary import Turn, turned
+
+pytest.importorskip("triton")
+
+from progmem.kernels import biased, few_keys, mix, norm, overlap, turn
+from progmem.model.tape import KernelTape
+
+pytestmark = [  # the interpreter's own
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def drawn(*shape):
+    return torch.randn(shape, device=DEVICE, requires_grad=True)
+
+
+def assert_twins(ours, theirs, inputs):
+    """Equal values, and equal gradients of a random weighting of them."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    ours, theirs = (x if isinstance(x, tuple) else (x,) for x in (ours, theirs))
+    weights = [torch.randn_like(t) for t in theirs]
+    found = torch.autograd.grad(ours, inputs, weights)
+    expected = torch.autograd.grad(theirs, inputs, weights)
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-4, atol=1e-5 * e.abs().max().item() + 1e-6)
+
+
+def phases(rows, width):
+    phase = 6 * torch.rand(rows, width // 2, device=DEVICE)
+    return Turn(phase.cos(), phase.sin())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 3, 6, 2, 6, 10), (2, 1, 2, 1, 1, 9, 4), (1, 2, 4, 2, 0, 5, 8)]
+)
+def test_attention_over_few_keys(shape, masked, causal):
+    B, N, H, T, first, J, d = shape
+    q = drawn(B, N, T, H, d).transpose(2, 3)  # heads as a projection leaves them
+    k, v = drawn(B, N, H, J, d), drawn(B, N, H, J, d)
+    before = (drawn(B, N, H, first, d), drawn(B, N, H, first, d)) if first else None
+    mask = None
+    if masked:
+        mask = torch.rand(B, N, 1, T, first + J, device=DEVICE) > 0.4
+        mask[..., 0] = True  # no row is empty
+    q_turn, k_turn = phases(T, d), phases(J, d)
+    ours = few_keys.attend(
+        q, before, k, v, None if mask is None else mask.squeeze(2), q_turn, k_turn, causal=causal
+    )
+    theirs = attend_plainly(
+        turned(q, q_turn), turned(k, k_turn), v, mask, first=before, causal=causal
+    )
+    assert_twins(ours, theirs, [q, k, v, *(before or ())])
+
+
+def test_attention_takes_windows_as_views_of_their_tokens():
+    tokens = drawn(2, 12, 3 * 8)
+    q, k, v = (
+        t.unfold(1, 4, 2).movedim(-1, 2).unflatten(-1, (2, 4)).transpose(2, 3)
+        for t in tokens.chunk(3, dim=-1)
+    )  # (B, N, H, W, d), windows overlap
+    ours = few_keys.attend(q, None, k, v, None, None, None, causal=True)
+    assert_twins(ours, attend_plainly(q, k, v, None, first=None, causal=True), [tokens])
+
+
+def test_which_attention_is_of_few_keys():
+    q = torch.empty(1, 1, 8, 6, 40)
+    assert few_keys.takes(q, 8) and not few_keys.takes(q, 65)
+    assert not few_keys.takes(torch.empty(1, 1, 8, 17, 40), 8)
+    assert not few_keys.takes(torch.empty(1, 1, 64, 16, 40), 8)
+
+
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize("shape", [(7, 3, 10), (33, 20), (1, 1, 5)])
+def test_norm(shape, segmented):
+    D = shape[-1]
+    x, weight, bias, segment = drawn(*shape), drawn(D), drawn(D), drawn(D)
+    more = segment if segmented else None
+    ours = norm.norm(x, weight, bias, eps=1e-5, segment=more, dtype=torch.float32)
+    theirs = F.layer_norm(x, (D,), weight, bias, 1e-5)
+    theirs = theirs + segment if segmented else theirs
+    assert_twins(ours, theirs, [x, weight, bias, *([segment] if segmented else [])])
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 10), (33, 20)])
+def test_norm_of_a_sum(shape):
+    D = shape[-1]
+    x, more, shift, weight, bias = drawn(*shape), drawn(*shape), drawn(D), drawn(D), drawn(D)
+    ours = norm.add_norm(x, more, shift, weight, bias, eps=1e-5, dtype=torch.float32)
+    total = x + more + shift
+    theirs = (total, F.layer_norm(total, (D,), weight, bias, 1e-5))
+    assert_twins(ours, theirs, [x, more, shift, weight, bias])
+
+
+@pytest.mark.parametrize("rows", [3, 50])
+def test_gelu_and_sum_with_their_bias(rows):
+    h, x, bias = drawn(rows, 150), drawn(rows, 150), drawn(150)
+    assert_twins(biased.gelu(h, bias), F.gelu(h + bias), [h, bias])
+    assert_twins(biased.add(x, h, bias), x + h + bias, [x, h, bias])
+
+
+def test_mixture_of_a_gate():
+    z, a, b, reset, logit = drawn(5, 3, 8), drawn(5, 3, 8), drawn(5, 3, 8), drawn(3, 8), drawn(3, 8)
+    g = torch.sigmoid(z)
+    assert_twins(mix.mixed(z, None, a, b), g * a + (1 - g) * b, [z, a, b])
+    g = torch.sigmoid(z + logit)
+    theirs = g * a + (1 - g) * reset
+    assert_twins(mix.mixed(z, logit, a, reset), theirs, [z, logit, a, reset])
+
+
+def test_turning():
+    x, phase = drawn(2, 3, 5, 2, 6).transpose(2, 3), phases(5, 6)
+    assert_twins(turn.turned(x, *phase), turned(x.contiguous(), phase), [x])
+
+
+@pytest.mark.parametrize("window, stride, tokens", [(6, 3, 13), (8, 3, 20), (5, 2, 4), (3, 1, 9)])
+def test_overlap_aggregator(window, stride, tokens):
+    cfg = progmem.ModelConfig(
+        channels=1, window=window, stride=stride, dim=12, heads=3, blocks=1, slots=0
+    )
+    aggregator = OverlapAggregator(cfg).to(DEVICE)
+    for parameter in aggregator.parameters():
+        torch.nn.init.normal_(parameter)
+    counts = torch.tensor([tokens, max(1, tokens - 3)], device=DEVICE)  # unequal lengths
+    valid = torch.arange(tokens, device=DEVICE) < counts[:, None]
+    N = count_windows(cfg, tokens)
+    exists = lay_out(cfg, valid, counts, N, gaps=False).copies
+    rows = drawn(2, N, window, 12)
+    skip, mean = overlap.means(rows, exists, aggregator.taps, stride=stride, dtype=torch.float32)
+    ours = overlap.attended(
+        aggregator.query(mean), aggregator.key(rows), aggregator.value(rows), skip, exists,
+        aggregator.bias, aggregator.gamma, aggregator.skip_gate,
+        stride=stride, eps=aggregator.norm.eps,
+    )  # fmt: skip
+    theirs = aggregator(align_copies(rows, cfg, tokens), exists)
+    some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
+    ours, theirs = ours * some, theirs * some
+    assert_twins(ours, theirs, [rows, *aggregator.parameters()])
+
+
+def test_the_scan_by_hand():
+    """States, and what goes back through them, of the kernels' tape and of autograd's."""
+    cfg = progmem.ModelConfig(channels=1, window=4, stride=2, dim=12, heads=3, blocks=2, slots=2)
+    block = progmem.PMT(cfg).blocks[1].to(DEVICE)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    B, N, n, H, D, d = 3, 4, 2, 3, 12, 4
+    alive = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 1]], device=DEVICE).bool()
+    mask = torch.rand(B, N, 1, 1, 2 * n + 4, device=DEVICE) > 0.3
+    mask[..., : 2 * n] = True
+    parts = [(B, N, n, D), (B, N, H, n, d), (B, N, H, n + 4, d), (B, N, H, n + 4, d)]
+    seen = Seen(*(drawn(*shape).detach() for shape in parts), mask, alive)
+    slots, layer = frozen(block.slots, torch.float32), frozen(block.layer, torch.float32)
+    tapes = KernelTape(slots, layer, seen), PlainTape(slots.stepper(layer), seen)
+    state = drawn(B, n, D).detach()
+    ours, theirs = (tape.forward(state) for tape in tapes)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    back = torch.randn(B, N, n, D, device=DEVICE), *torch.randn(2, B, N, H, n, d, device=DEVICE)
+    ours, theirs = (tape.backward(*back) for tape in tapes)
+    for f, e in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-4, atol=1e-4)
