@@ -7,16 +7,15 @@ import torch.nn.functional as F
 import progmem
 from progmem.model.aggregator import OverlapAggregator
 from progmem.model.attention import attend_plainly
-from progmem.model.frozen import frozen
-from progmem.model.geometry import align_copies, count_windows
+from progmem.model.geometry import align_copies, count_windows, unfold_windows
 from progmem.model.pma import lay_out
-from progmem.model.recurrence import PlainTape, Seen
+from progmem.model.recurrence import Seen, scan
 from progmem.model.rotary import Turn, turned
 
 pytest.importorskip("triton")
 
-from progmem.kernels import biased, few_keys, mix, norm, overlap, turn
-from progmem.model.tape import KernelTape
+from progmem.kernels import biased, few_keys, mix, norm, overlap, turn, windows
+from progmem.model.tape import scan_by_hand
 
 pytestmark = [  # the interpreter's own
     pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
@@ -83,7 +82,7 @@ def test_which_attention_is_of_few_keys():
     q = torch.empty(1, 1, 8, 6, 40)
     assert few_keys.takes(q, 8) and not few_keys.takes(q, 65)
     assert not few_keys.takes(torch.empty(1, 1, 8, 17, 40), 8)
-    assert not few_keys.takes(torch.empty(1, 1, 64, 16, 40), 8)
+    assert not few_keys.takes(torch.empty(1, 1, 8, 6, 130), 8)
 
 
 @pytest.mark.parametrize("segmented", [False, True])
@@ -116,12 +115,20 @@ def test_gelu_and_sum_with_their_bias(rows):
 
 
 def test_mixture_of_a_gate():
-    z, a, b, reset, logit = drawn(5, 3, 8), drawn(5, 3, 8), drawn(5, 3, 8), drawn(3, 8), drawn(3, 8)
-    g = torch.sigmoid(z)
-    assert_twins(mix.mixed(z, None, a, b), g * a + (1 - g) * b, [z, a, b])
+    z, a, b, reset, logit = drawn(9, 3, 8), drawn(9, 3, 8), drawn(9, 3, 8), drawn(3, 8), drawn(3, 8)
+    bias = drawn(1, 8)
+    g = torch.sigmoid(z + bias)
+    assert_twins(mix.mixed(z, bias, a, b), g * a + (1 - g) * b, [z, bias, a, b])
     g = torch.sigmoid(z + logit)
     theirs = g * a + (1 - g) * reset
     assert_twins(mix.mixed(z, logit, a, reset), theirs, [z, logit, a, reset])
+
+
+@pytest.mark.parametrize("window, stride", [(6, 3), (8, 3), (4, 4)])
+def test_windows_and_back(window, stride):
+    cfg = progmem.ModelConfig(channels=1, window=window, stride=stride)
+    x = drawn(2, 3 * stride + window, 5)
+    assert_twins(windows.unfold(x, window, stride), unfold_windows(x, cfg, 4), [x])
 
 
 def test_turning():
@@ -143,9 +150,10 @@ def test_overlap_aggregator(window, stride, tokens):
     exists = lay_out(cfg, valid, counts, N, gaps=False).copies
     rows = drawn(2, N, window, 12)
     skip, mean = overlap.means(rows, exists, aggregator.taps, stride=stride, dtype=torch.float32)
+    both = torch.cat([aggregator.key.weight, aggregator.value.weight])
     ours = overlap.attended(
-        aggregator.query(mean), aggregator.key(rows), aggregator.value(rows), skip, exists,
-        aggregator.bias, aggregator.gamma, aggregator.skip_gate,
+        aggregator.query(mean), F.linear(rows, both), skip, exists, aggregator.bias,
+        aggregator.value.bias, aggregator.gamma, aggregator.skip_gate,
         stride=stride, eps=aggregator.norm.eps,
     )  # fmt: skip
     theirs = aggregator(align_copies(rows, cfg, tokens), exists)
@@ -155,7 +163,6 @@ def test_overlap_aggregator(window, stride, tokens):
 
 
 def test_the_scan_by_hand():
-    """States, and what goes back through them, of the kernels' tape and of autograd's."""
     cfg = progmem.ModelConfig(channels=1, window=4, stride=2, dim=12, heads=3, blocks=2, slots=2)
     block = progmem.PMT(cfg).blocks[1].to(DEVICE)
     for parameter in block.parameters():
@@ -165,13 +172,9 @@ def test_the_scan_by_hand():
     mask = torch.rand(B, N, 1, 1, 2 * n + 4, device=DEVICE) > 0.3
     mask[..., : 2 * n] = True
     parts = [(B, N, n, D), (B, N, H, n, d), (B, N, H, n + 4, d), (B, N, H, n + 4, d)]
-    seen = Seen(*(drawn(*shape).detach() for shape in parts), mask, alive)
-    slots, layer = frozen(block.slots, torch.float32), frozen(block.layer, torch.float32)
-    tapes = KernelTape(slots, layer, seen), PlainTape(slots.stepper(layer), seen)
-    state = drawn(B, n, D).detach()
-    ours, theirs = (tape.forward(state) for tape in tapes)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-    back = torch.randn(B, N, n, D, device=DEVICE), *torch.randn(2, B, N, H, n, d, device=DEVICE)
-    ours, theirs = (tape.backward(*back) for tape in tapes)
-    for f, e in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(f, e, rtol=1e-4, atol=1e-4)
+    seen = Seen(*(drawn(*shape) for shape in parts), mask, alive)
+    state = drawn(B, n, D)
+    ours = scan_by_hand(block.slots, block.layer, state, seen, torch.float32)
+    theirs = scan(block.slots.stepper(block.layer), state, seen)
+    learnt = [*block.slots.parameters(), *block.layer.parameters()]
+    assert_twins(tuple(ours), tuple(theirs), [state, seen.k, seen.v, *learnt])

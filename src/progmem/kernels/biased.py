@@ -37,41 +37,41 @@ class _Gelu(torch.autograd.Function):
     def forward(ctx: Any, h: Tensor, bias: Tensor) -> Tensor:
         h = h.contiguous()
         ctx.save_for_backward(h, bias)
-        return run_gelu_forward(h, bias)
+        return run_gelu_forward(h, bias, out=torch.empty_like(h))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor, Tensor | None]:
         h, bias = ctx.saved_tensors
-        needs = ctx.needs_input_grad[1]
-        dh, sums = _run_gelu_backward(h, bias, back.contiguous(), params=needs)
-        return dh, sums.sum(0).to(bias.dtype) if needs else None
+        R, D = h.numel() // h.shape[-1], h.shape[-1]
+        dh = torch.empty_like(h)
+        sums = h.new_empty(min(PROGRAMS, triton.cdiv(R, ROWS)), D, dtype=torch.float32)
+        run_gelu_backward(h, bias, back.contiguous(), out=dh, sums=sums)
+        return dh, sums.sum(0).to(bias.dtype)
 
 
-def run_gelu_forward(h: Tensor, bias: Tensor) -> Tensor:
-    out = torch.empty_like(h)
+def run_gelu_forward(h: Tensor, bias: Tensor, *, out: Tensor) -> Tensor:
     R, D = h.numel() // h.shape[-1], h.shape[-1]
     grid = (triton.cdiv(R, ROWS), triton.cdiv(D, COLUMNS))
     _gelu_forward[grid](h, bias, out, R, D, ROWS=ROWS, COLUMNS=COLUMNS)
     return out
 
 
-def run_gelu_backward(h: Tensor, bias: Tensor, back: Tensor) -> Tensor:
-    return _run_gelu_backward(h, bias, back, params=False)[0]
-
-
-def _run_gelu_backward(
-    h: Tensor, bias: Tensor, back: Tensor, *, params: bool
-) -> tuple[Tensor, Tensor]:
-    """The gradient of ``h`` and sums (programs, D) for the bias."""
+def run_gelu_backward(
+    h: Tensor, bias: Tensor, back: Tensor, *, out: Tensor, sums: Tensor | None = None
+) -> None:
+    """Write the gradient of ``h``, and sums (programs, D) for that of the bias."""
     R, D = h.numel() // h.shape[-1], h.shape[-1]
-    dh = torch.empty_like(h)
-    programs = min(PROGRAMS, triton.cdiv(R, ROWS))
-    sums = h.new_empty(programs, D, dtype=torch.float32)
+    programs = triton.cdiv(R, ROWS) if sums is None else len(sums)
     _gelu_backward[(programs, triton.cdiv(D, COLUMNS))](
-        h, bias, back, dh, sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS, PARAMS=params
-    )
-    return dh, sums
+        h, bias, back, out, out if sums is None else sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
+        PARAMS=sums is not None,
+    )  # fmt: skip
+
+
+def column_sums(x: Tensor) -> Tensor:
+    """Sum of all rows of ``x`` (..., D), float32."""
+    return x.flatten(0, -2).sum(0, dtype=torch.float32)
 
 
 class _Add(torch.autograd.Function):

@@ -1,8 +1,8 @@
 """Attention over a few keys: scores, softmax and weighted sum of one window in registers.
 
 Library kernels are made for hundreds of keys; with the six tokens of a window they spend their
-time on padding. Here a program takes one window with all its heads and goes through the keys one
-by one. Positions are turned on the way, so nothing is laid out before.
+time on padding. Here a program takes one head of one window and goes through the keys one by one.
+Positions are turned on the way, so nothing is laid out before.
 
 Twin: `progmem.model.attention.attend_plainly`.
 
@@ -20,14 +20,13 @@ from torch.autograd.function import once_differentiable
 
 from progmem.model.rotary import Turn
 
-MOST_QUERIES, MOST_KEYS, MOST_VALUES = 16, 64, 8192
+MOST_QUERIES, MOST_KEYS, WIDEST = 16, 64, 128  # WIDEST: of a head
 
 
 def takes(q: Tensor, keys: int) -> bool:
     """Whether queries (..., H, T, d) over so many keys are few enough."""
-    H, T, d = q.shape[-3:]
-    values = _power(H) * _power(T) * 2 * _power(d // 2)
-    return T <= MOST_QUERIES and keys <= MOST_KEYS and values <= MOST_VALUES
+    T, d = q.shape[-2:]
+    return T <= MOST_QUERIES and keys <= MOST_KEYS and d <= WIDEST
 
 
 class Given(NamedTuple):
@@ -66,7 +65,10 @@ class _FewKeys(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
         ctx.settings = given[6:]
-        out, lse = run_forward(Given(*given))
+        B, N, H, T, d = given[0].shape
+        out = given[0].new_empty(B, N, T, H, d)  # joining the heads then moves nothing
+        lse = out.new_empty(B, N, T, H, dtype=torch.float32)
+        run_forward(Given(*given), out=out, lse=lse)
         ctx.save_for_backward(*given[:6], out, lse)
         return out
 
@@ -84,15 +86,11 @@ class _FewKeys(torch.autograd.Function):
         return dq, dfk, dfv, *((dk, dv) if keys else (None, None)), *(None,) * 4
 
 
-def run_forward(given: Given) -> tuple[Tensor, Tensor]:
-    """The result as (B, N, T, H, d), so that joining heads moves nothing; log of softmax' sums."""
-    q = given.q
-    B, N, H, T, d = q.shape
-    out = q.new_empty(B, N, T, H, d)
-    lse = q.new_empty(B, N, T, H, dtype=torch.float32)
+def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
+    """Write the result (B, N, T, H, d) and the log of the softmax' sums (B, N, T, H), dense."""
+    B, N, H, _, d = given.q.shape
     arguments, sizes = _arguments(given)
-    _few_keys_forward[(B * N,)](*arguments, out, lse, d**-0.5, N, **sizes, num_warps=_warps(T))
-    return out, lse
+    _few_keys_forward[(B * N, H)](*arguments, out, lse, d**-0.5, N, **sizes, num_warps=1)
 
 
 def run_backward(
@@ -110,20 +108,19 @@ def run_backward(
     ``back`` and each of ``made`` are (B, N, rows, H, d), the heads of ``made`` dense. With one
     window ``more`` (B, 1, F, H, d) is added to the gradients of the first keys and values.
     """
-    B, N, _, T, d = given.q.shape
+    B, N, H, _, d = given.q.shape
     if back.stride(-1) != 1:
         back = back.contiguous()
     arguments, sizes = _arguments(given)
-    places = [x for t in made for x in (t, t.stride(1), t.stride(2))]
+    window = 0 if N == 1 else 1  # the axis that tells windows apart
+    places = [x for t in made for x in (t, t.stride(window), t.stride(2))]
     extra = [x for t in more or made[1:3] for x in (t, t.stride(0), t.stride(2), t.stride(3))]
-    _few_keys_backward[(B * N,)](
+    sizes |= {"F_": _power(max(1, sizes["F"])), "J_": _power(sizes["J"])}
+    warps = max(1, sizes["J_"] // 8) if keys else 1  # so that a key's gradients stay in registers
+    _few_keys_backward[(B * N, H)](
         *arguments, out, lse, d**-0.5, back, *(back.stride(axis) for axis in (0, 1, 3, 2)),
-        *places, *extra, N, **sizes, KEYS=keys, MORE=more is not None, num_warps=_warps(T),
+        *places, *extra, N, **sizes, KEYS=keys, MORE=more is not None, num_warps=warps,
     )  # fmt: skip
-
-
-def _warps(queries: int) -> int:
-    return 8 if queries > 2 else 4
 
 
 def _power(x: int) -> int:
@@ -143,7 +140,7 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
         arguments += [q, q] if turn is None else list(turn)
     sizes = {
         "T": T, "F": first_k.shape[3], "J": k.shape[3], "H": H, "half": d // 2,
-        "T_": _power(T), "H_": _power(H), "half_": _power(d // 2),
+        "T_": _power(T), "half_": _power(d // 2),
         "MASKED": mask is not None, "TURN_Q": q_turn is not None, "TURN_K": k_turn is not None,
         "CAUSAL": causal,
     }  # fmt: skip
@@ -173,24 +170,14 @@ def _phase(cos, sin, place, where):
 
 
 @triton.jit
-def _scores(qx, qy, kx, ky, seen, j, mj, t, T: tl.constexpr, MASKED: tl.constexpr):
-    """q k_j of all heads and queries, -inf where the query may not look: (H, T)."""
-    score = tl.sum(qx * kx[:, None, :] + qy * ky[:, None, :], axis=2)
-    if MASKED:
-        open = tl.load(seen + j * mj, mask=t < T, other=1)
-        score = tl.where((open != 0)[None, :], score, float("-inf"))
-    return score
-
-
-@triton.jit
-def _take(score, vx, vy, most, total, ox, oy):
-    """One more key in a running softmax."""
-    above = tl.maximum(most, score)
-    shift = tl.where(above == float("-inf"), 0.0, above)
-    fade, weight = tl.exp(most - shift), tl.exp(score - shift)
-    ox = ox * fade[:, :, None] + weight[:, :, None] * vx[:, None, :]
-    oy = oy * fade[:, :, None] + weight[:, :, None] * vy[:, None, :]
-    return above, total * fade + weight, ox, oy
+def _load_turned(
+    at, cos, sin, place, where, half: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    x, y = _load(at, half, where)
+    if TURN:
+        c, s = _phase(cos, sin, place, where)
+        x, y = _turned(x, y, c, s)
+    return x, y
 
 
 @triton.jit
@@ -199,64 +186,53 @@ def _few_keys_forward(
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj,
     q_cos, q_sin, k_cos, k_sin, out, lse, scale, N,
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
-    T_: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
+    T_: tl.constexpr, half_: tl.constexpr,
     MASKED: tl.constexpr, TURN_Q: tl.constexpr, TURN_K: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    window = tl.program_id(0).to(tl.int64)
+    window, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, n = window // N, window % N
-    h, t, e = tl.arange(0, H_), tl.arange(0, T_), tl.arange(0, half_)
-    pair = (h[:, None] < H) & (e[None, :] < half)  # (H, half)
-    cell = pair[:, None, :] & (t < T)[None, :, None]  # (H, T, half)
-    at = q + b * qb + n * qn + h[:, None, None] * qh + t[None, :, None] * qt + e[None, None, :]
-    qx, qy = _load(at, half, cell)
-    if TURN_Q:
-        where = (t < T)[:, None] & (e < half)[None, :]
-        q_c, q_s = _phase(q_cos, q_sin, t[:, None] * half + e[None, :], where)
-        qx, qy = _turned(qx, qy, q_c[None], q_s[None])
+    t, e = tl.arange(0, T_), tl.arange(0, half_)
+    cell = (t < T)[:, None] & (e < half)[None, :]  # (T, half)
+    at = q + b * qb + n * qn + h * qh + t[:, None] * qt + e[None, :]
+    place = t[:, None] * half + e[None, :]
+    qx, qy = _load_turned(at, q_cos, q_sin, place, cell, half, TURN_Q)
     qx, qy = qx * scale, qy * scale
     seen = mask + b * mb + n * mn + t * mt
-    most = tl.full((H_, T_), float("-inf"), tl.float32)
-    total = tl.zeros((H_, T_), tl.float32)
-    ox = tl.zeros((H_, T_, half_), tl.float32)
-    oy = tl.zeros((H_, T_, half_), tl.float32)
-    k_at = fk + b * fkb + n * fkn + h[:, None] * fkh + e[None, :]
-    v_at = fv + b * fvb + n * fvn + h[:, None] * fvh + e[None, :]
-    for j in tl.static_range(F):
-        kx, ky = _load(k_at + j * fkt, half, pair)
-        vx, vy = _load(v_at + j * fvt, half, pair)
-        score = _scores(qx, qy, kx, ky, seen, j, mj, t, T, MASKED)
-        most, total, ox, oy = _take(score, vx, vy, most, total, ox, oy)
-    k_at = k + b * kb + n * kn + h[:, None] * kh + e[None, :]
-    v_at = v + b * vb + n * vn + h[:, None] * vh + e[None, :]
-    for j in range(J):
-        kx, ky = _load(k_at + j * kt, half, pair)
-        vx, vy = _load(v_at + j * vt, half, pair)
-        if TURN_K:
-            cos, sin = _phase(k_cos, k_sin, j * half + e, e < half)
-            kx, ky = _turned(kx, ky, cos[None], sin[None])
-        score = _scores(qx, qy, kx, ky, seen, F + j, mj, t, T, MASKED)
+    first_k = fk + b * fkb + n * fkn + h * fkh + e
+    first_v = fv + b * fvb + n * fvn + h * fvh + e
+    other_k = k + b * kb + n * kn + h * kh + e
+    other_v = v + b * vb + n * vn + h * vh + e
+    most = tl.full((T_,), float("-inf"), tl.float32)
+    total = tl.zeros((T_,), tl.float32)
+    ox = tl.zeros((T_, half_), tl.float32)
+    oy = tl.zeros((T_, half_), tl.float32)
+    for j in tl.static_range(F + J):  # unrolled: loads of later keys need not wait
+        if j < F:
+            kx, ky = _load(first_k + j * fkt, half, e < half)
+            vx, vy = _load(first_v + j * fvt, half, e < half)
+        else:
+            place = (j - F) * half + e
+            kx, ky = _load_turned(
+                other_k + (j - F) * kt, k_cos, k_sin, place, e < half, half, TURN_K
+            )
+            vx, vy = _load(other_v + (j - F) * vt, half, e < half)
+        score = tl.sum(qx * kx[None, :] + qy * ky[None, :], axis=1)  # (T,)
+        if MASKED:
+            open = tl.load(seen + j * mj, mask=t < T, other=1)
+            score = tl.where(open != 0, score, float("-inf"))
         if CAUSAL:
-            score = tl.where((j <= t + J - T)[None, :], score, float("-inf"))
-        most, total, ox, oy = _take(score, vx, vy, most, total, ox, oy)
+            score = tl.where(j - F <= t + J - T, score, float("-inf"))
+        above = tl.maximum(most, score)
+        shift = tl.where(above == float("-inf"), 0.0, above)
+        fade, weight = tl.exp(most - shift), tl.exp(score - shift)
+        ox = ox * fade[:, None] + weight[:, None] * vx[None, :]
+        oy = oy * fade[:, None] + weight[:, None] * vy[None, :]
+        total = total * fade + weight
+        most = above
     D: tl.constexpr = H * 2 * half
-    place = window * T * D + t[None, :, None] * D + h[:, None, None] * 2 * half + e[None, None, :]
-    _store(out + place, ox / total[:, :, None], oy / total[:, :, None], half, cell)
-    row = window * T * H + t[None, :] * H + h[:, None]
-    tl.store(lse + row, most + tl.log(total), mask=(h < H)[:, None] & (t < T)[None, :])
-
-
-@triton.jit
-def _pull(score, norm, total, vx, vy, gx, gy, inside):
-    """The weight of a key and dL/dscore, (H, T) both."""
-    weight = tl.where(inside, tl.exp(score - norm), 0.0)
-    slope = tl.sum(gx * vx[:, None, :] + gy * vy[:, None, :], axis=2)
-    return weight, weight * (slope - total)
-
-
-@triton.jit
-def _spread(weight, x, y):
-    """Sum over the queries of weight (H, T) times rows (H, T, half)."""
-    return tl.sum(weight[:, :, None] * x, axis=1), tl.sum(weight[:, :, None] * y, axis=1)
+    place = window * T * D + t[:, None] * D + h * 2 * half + e[None, :]
+    _store(out + place, ox / total[:, None], oy / total[:, None], half, cell)
+    tl.store(lse + window * T * H + t * H + h, most + tl.log(total), mask=t < T)
 
 
 @triton.jit
@@ -268,75 +244,127 @@ def _few_keys_backward(
     dq, dqw, dqt, dfk, dfkw, dfkt, dfv, dfvw, dfvt, dk, dkw, dkt, dv, dvw, dvt,
     mk, mkw, mkt, mkh, mv, mvw, mvt, mvh, N,
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
-    T_: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
+    T_: tl.constexpr, F_: tl.constexpr, J_: tl.constexpr, half_: tl.constexpr,
     MASKED: tl.constexpr, TURN_Q: tl.constexpr, TURN_K: tl.constexpr, CAUSAL: tl.constexpr,
     KEYS: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
-    window = tl.program_id(0).to(tl.int64)
+    """First the queries' gradient, key by key; then the keys', query by query."""
+    window, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     b, n = window // N, window % N
-    h, t, e = tl.arange(0, H_), tl.arange(0, T_), tl.arange(0, half_)
+    t, e = tl.arange(0, T_), tl.arange(0, half_)
     D: tl.constexpr = H * 2 * half
-    pair = (h[:, None] < H) & (e[None, :] < half)
-    cell = pair[:, None, :] & (t < T)[None, :, None]
-    at = q + b * qb + n * qn + h[:, None, None] * qh + t[None, :, None] * qt + e[None, None, :]
-    qx, qy = _load(at, half, cell)
-    if TURN_Q:
-        where = (t < T)[:, None] & (e < half)[None, :]
-        q_c, q_s = _phase(q_cos, q_sin, t[:, None] * half + e[None, :], where)
-        qx, qy = _turned(qx, qy, q_c[None], q_s[None])
+    cell = (t < T)[:, None] & (e < half)[None, :]
+    q_at = q + b * qb + n * qn + h * qh + e
+    g_at = back + b * gb + n * gn + h * gh + e
+    o_at = out + window * T * D + h * 2 * half + e
+    l_at = lse + window * T * H + h
+    m_at = mask + b * mb + n * mn
+    place = t[:, None] * half + e[None, :]
+    rows = q_at[None, :] + t[:, None] * qt
+    qx, qy = _load_turned(rows, q_cos, q_sin, place, cell, half, TURN_Q)
     qx, qy = qx * scale, qy * scale
-    at = back + b * gb + n * gn + h[:, None, None] * gh + t[None, :, None] * gt + e[None, None, :]
-    gx, gy = _load(at, half, cell)
-    place = window * T * D + t[None, :, None] * D + h[:, None, None] * 2 * half + e[None, None, :]
-    ox, oy = _load(out + place, half, cell)
-    total = tl.sum(gx * ox + gy * oy, axis=2)  # (H, T)
-    inside = (h < H)[:, None] & (t < T)[None, :]
-    norm = tl.load(lse + window * T * H + t[None, :] * H + h[:, None], mask=inside, other=0.0)
-    seen = mask + b * mb + n * mn + t * mt
-    dx = tl.zeros((H_, T_, half_), tl.float32)
-    dy = tl.zeros((H_, T_, half_), tl.float32)
-    to = h[:, None] * 2 * half + e[None, :]
-    k_at = fk + b * fkb + n * fkn + h[:, None] * fkh + e[None, :]
-    v_at = fv + b * fvb + n * fvn + h[:, None] * fvh + e[None, :]
-    for j in tl.static_range(F):
-        kx, ky = _load(k_at + j * fkt, half, pair)
-        vx, vy = _load(v_at + j * fvt, half, pair)
-        score = _scores(qx, qy, kx, ky, seen, j, mj, t, T, MASKED)
-        weight, slope = _pull(score, norm, total, vx, vy, gx, gy, inside)
-        dx += slope[:, :, None] * kx[:, None, :]
-        dy += slope[:, :, None] * ky[:, None, :]
-        kx, ky = _spread(slope, qx, qy)
-        vx, vy = _spread(weight, gx, gy)
-        if MORE:
-            x, y = _load(mk + window * mkw + j * mkt + h[:, None] * mkh + e[None, :], half, pair)
-            kx, ky = kx + x, ky + y
-            x, y = _load(mv + window * mvw + j * mvt + h[:, None] * mvh + e[None, :], half, pair)
-            vx, vy = vx + x, vy + y
-        _store(dfk + window * dfkw + j * dfkt + to, kx, ky, half, pair)
-        _store(dfv + window * dfvw + j * dfvt + to, vx, vy, half, pair)
-    k_at = k + b * kb + n * kn + h[:, None] * kh + e[None, :]
-    v_at = v + b * vb + n * vn + h[:, None] * vh + e[None, :]
-    for j in range(J):
-        kx, ky = _load(k_at + j * kt, half, pair)
-        vx, vy = _load(v_at + j * vt, half, pair)
-        if TURN_K:
-            cos, sin = _phase(k_cos, k_sin, j * half + e, e < half)
-            kx, ky = _turned(kx, ky, cos[None], sin[None])
-        score = _scores(qx, qy, kx, ky, seen, F + j, mj, t, T, MASKED)
+    gx, gy = _load(g_at[None, :] + t[:, None] * gt, half, cell)
+    ox, oy = _load(o_at[None, :] + t[:, None] * D, half, cell)
+    total = tl.sum(gx * ox + gy * oy, axis=1)  # (T,)
+    norm = tl.load(l_at + t * H, mask=t < T, other=float("inf"))
+    first_k = fk + b * fkb + n * fkn + h * fkh + e
+    first_v = fv + b * fvb + n * fvn + h * fvh + e
+    other_k = k + b * kb + n * kn + h * kh + e
+    other_v = v + b * vb + n * vn + h * vh + e
+    dx = tl.zeros((T_, half_), tl.float32)
+    dy = tl.zeros((T_, half_), tl.float32)
+    for j in tl.static_range(F + J):
+        if j < F:
+            kx, ky = _load(first_k + j * fkt, half, e < half)
+            vx, vy = _load(first_v + j * fvt, half, e < half)
+        else:
+            place = (j - F) * half + e
+            kx, ky = _load_turned(
+                other_k + (j - F) * kt, k_cos, k_sin, place, e < half, half, TURN_K
+            )
+            vx, vy = _load(other_v + (j - F) * vt, half, e < half)
+        weight = tl.exp(tl.sum(qx * kx[None, :] + qy * ky[None, :], axis=1) - norm)
+        if MASKED:
+            weight = tl.where(
+                tl.load(m_at + t * mt + j * mj, mask=t < T, other=1) != 0, weight, 0.0
+            )
         if CAUSAL:
-            score = tl.where((j <= t + J - T)[None, :], score, float("-inf"))
-        weight, slope = _pull(score, norm, total, vx, vy, gx, gy, inside)
-        dx += slope[:, :, None] * kx[:, None, :]
-        dy += slope[:, :, None] * ky[:, None, :]
-        if KEYS:
-            kx, ky = _spread(slope, qx, qy)
-            vx, vy = _spread(weight, gx, gy)
-            if TURN_K:
-                kx, ky = _turned(kx, ky, cos[None], -sin[None])
-            _store(dk + window * dkw + j * dkt + to, kx, ky, half, pair)
-            _store(dv + window * dvw + j * dvt + to, vx, vy, half, pair)
+            weight = tl.where(j - F <= t + J - T, weight, 0.0)
+        slope = weight * (tl.sum(gx * vx[None, :] + gy * vy[None, :], axis=1) - total)
+        dx += slope[:, None] * kx[None, :]
+        dy += slope[:, None] * ky[None, :]
     dx, dy = dx * scale, dy * scale
     if TURN_Q:
-        dx, dy = _turned(dx, dy, q_c[None], -q_s[None])
-    to = t[None, :, None] * dqt + h[:, None, None] * 2 * half + e[None, None, :]
-    _store(dq + window * dqw + to, dx, dy, half, cell)
+        cos, sin = _phase(q_cos, q_sin, t[:, None] * half + e[None, :], cell)
+        dx, dy = _turned(dx, dy, cos, -sin)
+    to = dq + window * dqw + t[:, None] * dqt + h * 2 * half + e[None, :]
+    _store(to, dx, dy, half, cell)
+    if F > 0:
+        j = tl.arange(0, F_)
+        where = (j < F)[:, None] & (e < half)[None, :]
+        kx, ky = _load(first_k[None, :] + j[:, None] * fkt, half, where)
+        vx, vy = _load(first_v[None, :] + j[:, None] * fvt, half, where)
+        dkx, dky, dvx, dvy = _of_keys(
+            kx, ky, vx, vy, j, j < F, q_at, qt, g_at, gt, o_at, l_at, m_at, mt, mj,
+            q_cos, q_sin, e, scale, T, 0, 0, H, half, F_, half_, MASKED, TURN_Q, False,
+        )  # fmt: skip
+        if MORE:
+            x, y = _load(mk + window * mkw + j[:, None] * mkt + h * mkh + e[None, :], half, where)
+            dkx, dky = dkx + x, dky + y
+            x, y = _load(mv + window * mvw + j[:, None] * mvt + h * mvh + e[None, :], half, where)
+            dvx, dvy = dvx + x, dvy + y
+        inner = h * 2 * half + e[None, :]
+        _store(dfk + window * dfkw + j[:, None] * dfkt + inner, dkx, dky, half, where)
+        _store(dfv + window * dfvw + j[:, None] * dfvt + inner, dvx, dvy, half, where)
+    if KEYS:
+        j = tl.arange(0, J_)
+        where = (j < J)[:, None] & (e < half)[None, :]
+        place = j[:, None] * half + e[None, :]
+        rows = other_k[None, :] + j[:, None] * kt
+        kx, ky = _load_turned(rows, k_cos, k_sin, place, where, half, TURN_K)
+        vx, vy = _load(other_v[None, :] + j[:, None] * vt, half, where)
+        dkx, dky, dvx, dvy = _of_keys(
+            kx, ky, vx, vy, j, j < J, q_at, qt, g_at, gt, o_at, l_at, m_at, mt, mj,
+            q_cos, q_sin, e, scale, T, F, J - T, H, half, J_, half_, MASKED, TURN_Q, CAUSAL,
+        )  # fmt: skip
+        if TURN_K:
+            cos, sin = _phase(k_cos, k_sin, place, where)
+            dkx, dky = _turned(dkx, dky, cos, -sin)
+        inner = h * 2 * half + e[None, :]
+        _store(dk + window * dkw + j[:, None] * dkt + inner, dkx, dky, half, where)
+        _store(dv + window * dvw + j[:, None] * dvt + inner, dvx, dvy, half, where)
+
+
+@triton.jit
+def _of_keys(
+    kx, ky, vx, vy, j, there, q_at, qt, g_at, gt, o_at, l_at, m_at, mt, mj,
+    q_cos, q_sin, e, scale,
+    T: tl.constexpr, FIRST: tl.constexpr, LAG: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
+    J_: tl.constexpr, half_: tl.constexpr,
+    MASKED: tl.constexpr, TURN_Q: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values (J, half), key number ``FIRST + j`` of the mask."""
+    dkx = tl.zeros((J_, half_), tl.float32)
+    dky = tl.zeros((J_, half_), tl.float32)
+    dvx = tl.zeros((J_, half_), tl.float32)
+    dvy = tl.zeros((J_, half_), tl.float32)
+    D: tl.constexpr = H * 2 * half
+    for t in tl.static_range(T):
+        qx, qy = _load_turned(q_at + t * qt, q_cos, q_sin, t * half + e, e < half, half, TURN_Q)
+        qx, qy = qx * scale, qy * scale
+        gx, gy = _load(g_at + t * gt, half, e < half)
+        ox, oy = _load(o_at + t * D, half, e < half)
+        weight = tl.sum(kx * qx[None, :] + ky * qy[None, :], axis=1) - tl.load(l_at + t * H)
+        weight = tl.where(there, tl.exp(weight), 0.0)  # (J,)
+        if MASKED:
+            open = tl.load(m_at + t * mt + (FIRST + j) * mj, mask=there, other=0)
+            weight = tl.where(open != 0, weight, 0.0)
+        if CAUSAL:
+            weight = tl.where(j <= t + LAG, weight, 0.0)
+        slope = tl.sum(vx * gx[None, :] + vy * gy[None, :], axis=1) - tl.sum(gx * ox + gy * oy)
+        slope = weight * slope
+        dkx += slope[:, None] * qx[None, :]
+        dky += slope[:, None] * qy[None, :]
+        dvx += weight[:, None] * gx[None, :]
+        dvy += weight[:, None] * gy[None, :]
+    return dkx, dky, dvx, dvy

@@ -2,7 +2,7 @@
 
 Twin: `progmem.model.gates.mixed`.
 
-Shapes: R rows, D width, n rows that b and c are repeated in.
+Shapes: R rows, D width; b and c may have fewer rows, which are then repeated.
 """
 
 from typing import Any
@@ -13,25 +13,24 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK = 1024
+ROWS, COLUMNS = 16, 64  # of a program at a time
+PROGRAMS = 264  # of a backward pass, for each block of columns
 
 
-def mixed(z: Tensor, c: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """For ``z`` and ``a`` (..., n, D), ``c`` (n, D) or None, ``b`` (n, D) or of the shape of a."""
+def mixed(z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """For ``z`` and ``a`` (..., D), ``c`` (n, D) and ``b`` (n, D) or of the shape of ``a``."""
     out: Tensor = _Mixed.apply(z, c, a, b)
     return out
 
 
 class _Mixed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, c: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-        z, a, b = z.contiguous(), a.contiguous(), b.contiguous()
-        c = None if c is None else c.contiguous()
+    def forward(ctx: Any, z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        z, c, a, b = (t.contiguous() for t in (z, c, a, b))
         out = torch.empty_like(a, dtype=torch.promote_types(a.dtype, b.dtype))
-        count = a.numel()
-        _mix_forward[(triton.cdiv(count, BLOCK),)](
-            z, z if c is None else c, a, b, out, count, b.numel(), BLOCK=BLOCK, SHIFT=c is not None
-        )
+        R, D = a.numel() // a.shape[-1], a.shape[-1]
+        grid = (triton.cdiv(R, ROWS), triton.cdiv(D, COLUMNS))
+        _mix_forward[grid](z, c, a, b, out, R, D, *_rows(c, b), ROWS=ROWS, COLUMNS=COLUMNS)
         ctx.save_for_backward(z, c, a, b)
         return out
 
@@ -39,55 +38,60 @@ class _Mixed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
         z, c, a, b = ctx.saved_tensors
-        back = back.contiguous()
-        count = a.numel()
+        R, D = a.numel() // a.shape[-1], a.shape[-1]
+        repeated = b.shape != a.shape
         dz, da = torch.empty_like(z), torch.empty_like(a)
-        needs_b = ctx.needs_input_grad[3]
-        db = torch.empty_like(a, dtype=b.dtype if b.shape == a.shape else torch.float32)
-        _mix_backward[(triton.cdiv(count, BLOCK),)](
-            z, z if c is None else c, a, b, back, dz, da, db, count, b.numel(),
-            BLOCK=BLOCK, SHIFT=c is not None, NEEDS_B=needs_b,
+        db = torch.empty_like(a, dtype=torch.float32 if repeated else b.dtype)
+        programs = min(PROGRAMS, triton.cdiv(R, ROWS))
+        sums = z.new_empty(programs, D, dtype=torch.float32)
+        _mix_backward[(programs, triton.cdiv(D, COLUMNS))](
+            z, c, a, b, back.contiguous(), dz, da, db, sums, R, D, *_rows(c, b),
+            ROWS=ROWS, COLUMNS=COLUMNS,
         )  # fmt: skip
-        dc = None
-        if c is not None and ctx.needs_input_grad[1]:
-            dc = dz.view(-1, *c.shape).sum(0, dtype=torch.float32).to(c.dtype)
-        if not needs_b:
-            return dz, dc, da, None
-        if b.shape != a.shape:
-            db = db.view(-1, *b.shape).sum(0).to(b.dtype)
-        return dz, dc, da, db
+        dc = sums.sum(0)[None] if len(c) == 1 else _repeats(dz, c).sum(0, dtype=torch.float32)
+        return dz, dc.to(c.dtype), da, _repeats(db, b).sum(0).to(b.dtype) if repeated else db
+
+
+def _rows(*repeated: Tensor) -> list[int]:
+    return [t.numel() // t.shape[-1] for t in repeated]
+
+
+def _repeats(x: Tensor, like: Tensor) -> Tensor:
+    return x.view(-1, *like.shape)
 
 
 @triton.jit
-def _gate(z, c, at, where, period, SHIFT: tl.constexpr):
-    x = tl.load(z + at, mask=where, other=0.0).to(tl.float32)
-    if SHIFT:
-        x += tl.load(c + at % period, mask=where, other=0.0).to(tl.float32)
-    return 1 / (1 + tl.exp(-x))
+def _load(x, r, c, D, cell):
+    return tl.load(x + r[:, None] * D + c[None, :], mask=cell, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _mix_forward(z, c, a, b, out, count, period, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    where = at < count
-    g = _gate(z, c, at, where, period, SHIFT)
-    new = tl.load(a + at, mask=where, other=0.0).to(tl.float32)
-    old = tl.load(b + at % period, mask=where, other=0.0).to(tl.float32)
-    tl.store(out + at, (g * new + (1 - g) * old).to(out.dtype.element_ty), mask=where)
+def _mix_forward(z, c, a, b, out, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    e = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    cell = (r < R)[:, None] & (e < D)[None, :]
+    g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, r % nc, e, D, cell))))
+    made = g * _load(a, r, e, D, cell) + (1 - g) * _load(b, r % nb, e, D, cell)
+    at = out + r[:, None] * D + e[None, :]
+    tl.store(at, made.to(out.dtype.element_ty), mask=cell)
 
 
 @triton.jit
 def _mix_backward(
-    z, c, a, b, back, dz, da, db, count, period,
-    BLOCK: tl.constexpr, SHIFT: tl.constexpr, NEEDS_B: tl.constexpr,
-):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    where = at < count
-    g = _gate(z, c, at, where, period, SHIFT)
-    new = tl.load(a + at, mask=where, other=0.0).to(tl.float32)
-    old = tl.load(b + at % period, mask=where, other=0.0).to(tl.float32)
-    pull = tl.load(back + at, mask=where, other=0.0).to(tl.float32)
-    tl.store(dz + at, (pull * (new - old) * g * (1 - g)).to(dz.dtype.element_ty), mask=where)
-    tl.store(da + at, (pull * g).to(da.dtype.element_ty), mask=where)
-    if NEEDS_B:
-        tl.store(db + at, (pull * (1 - g)).to(db.dtype.element_ty), mask=where)
+    z, c, a, b, back, dz, da, db, sums, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    e = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
+        r = (start + tl.arange(0, ROWS)).to(tl.int64)
+        cell = (r < R)[:, None] & (e < D)[None, :]
+        g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, r % nc, e, D, cell))))
+        pull = _load(back, r, e, D, cell)
+        apart = _load(a, r, e, D, cell) - _load(b, r % nb, e, D, cell)
+        slope = pull * apart * g * (1 - g)
+        total += slope
+        at = r[:, None] * D + e[None, :]
+        tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=cell)
+        tl.store(da + at, (pull * g).to(da.dtype.element_ty), mask=cell)
+        tl.store(db + at, (pull * (1 - g)).to(db.dtype.element_ty), mask=cell)
+    tl.store(sums + tl.program_id(0) * D + e, tl.sum(total, axis=0), mask=e < D)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 ROWS = 4  # of a program at a time
-PROGRAMS = 528  # of the backward pass, each with its own sums for weight and bias
+PROGRAMS = 264  # of the backward pass, each with its own sums for weight and bias
 
 
 def norm(
@@ -93,17 +93,23 @@ class _Norm(torch.autograd.Function):
         return dx, d_more, d_shift, dw, db, db if ctx.segment else None, None, None
 
 
-def run_forward(x: Tensor, layer: Normed, *, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """LN(x) in ``dtype`` and the moments (2, R) of ``x`` (R, D)."""
-    _, y, moments = _run_forward(x, None, None, layer, None, dtype)
-    return y, moments
+def run_forward(x: Tensor, layer: Normed, *, out: Tensor, moments: Tensor) -> None:
+    """Write LN(x) and the moments (2, R) of ``x`` (R, D)."""
+    _launch_forward(x, None, None, layer, None, x, out, moments)
 
 
 def run_add_forward(
-    x: Tensor, more: Tensor, shift: Tensor, layer: Normed, *, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x + more + shift, its LN in ``dtype``, its moments (2, R)."""
-    return _run_forward(x, more, shift, layer, None, dtype)
+    x: Tensor,
+    more: Tensor,
+    shift: Tensor,
+    layer: Normed,
+    *,
+    total: Tensor,
+    out: Tensor,
+    moments: Tensor,
+) -> None:
+    """Write x + more + shift, its LN, its moments (2, R)."""
+    _launch_forward(x, more, shift, layer, None, total, out, moments)
 
 
 def run_add_backward(
@@ -113,14 +119,22 @@ def run_add_backward(
     moments: Tensor,
     layer: Normed,
     *,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """The gradient of the sum, also in ``dtype``."""
-    dx, d_more, _ = _run_backward(
-        total, layer.weight, moments, dy, d_total, total.dtype, dtype, params=False
+    out: Tensor,
+    cast: Tensor,
+) -> None:
+    """Write the gradient of the sum, in two types."""
+    _launch_backward(total, layer.weight, moments, dy, d_total, out, cast, None)
+
+
+def weight_gradients(dy: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and bias from many rows: (N, R, D), (N, R, D), moments (N, 2, R)."""
+    N, R, D = dy.shape
+    sums = x.new_empty(min(PROGRAMS, N * R), 2, D)
+    _norm_sums[(len(sums),)](
+        dy, x, moments, sums, N * R, R, D=D, D_=triton.next_power_of_2(D), ROWS=ROWS, num_warps=8
     )
-    assert d_more is not None
-    return dx, d_more
+    weight, bias = sums.sum(0)
+    return weight, bias
 
 
 def _run_forward(
@@ -131,21 +145,34 @@ def _run_forward(
     segment: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    D = x.shape[-1]
-    R = x.numel() // D
-    weight, bias, eps = layer
     total = x
     if more is not None:
         total = torch.empty_like(x, dtype=torch.promote_types(x.dtype, more.dtype))
     y = torch.empty_like(x, dtype=dtype)
-    moments = x.new_empty(2, R, dtype=torch.float32)
+    moments = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
+    _launch_forward(x, more, shift, layer, segment, total, y, moments)
+    return total, y, moments
+
+
+def _launch_forward(
+    x: Tensor,
+    more: Tensor | None,
+    shift: Tensor | None,
+    layer: Normed,
+    segment: Tensor | None,
+    total: Tensor,
+    y: Tensor,
+    moments: Tensor,
+) -> None:
+    D = x.shape[-1]
+    R = x.numel() // D
+    weight, bias, eps = layer
     _norm_forward[(triton.cdiv(R, ROWS),)](
         x, x if more is None else more, bias if shift is None else shift, weight, bias,
         bias if segment is None else segment, total, y, moments, R, eps,
         D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
         ADD=more is not None, SEGMENT=segment is not None,
     )  # fmt: skip
-    return total, y, moments
 
 
 def _run_backward(
@@ -161,20 +188,35 @@ def _run_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Gradients of x and more, and sums (programs, 3, D) for weight, bias and shift."""
     R, D = total.numel() // total.shape[-1], total.shape[-1]
-    rows = ROWS if params else 2  # few rows and no sums: spread them
-    programs = min(PROGRAMS, triton.cdiv(R, rows))
     dx = torch.empty_like(total, dtype=x_type)
     d_more = dx
     if more_type is not None and more_type != x_type:
         d_more = torch.empty_like(total, dtype=more_type)
-    sums = dx.new_empty(programs if params else 0, 3, D, dtype=torch.float32)
-    _norm_backward[(programs,)](
-        total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more, sums,
-        R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
-        LATER=d_total is not None, APART=d_more is not dx, PARAMS=params,
-        num_warps=8 if params else 4,
-    )  # fmt: skip
+    programs = min(PROGRAMS, triton.cdiv(R, ROWS)) if params else 0
+    sums = dx.new_empty(programs, 3, D, dtype=torch.float32)
+    _launch_backward(total, weight, moments, dy, d_total, dx, d_more, sums if params else None)
     return dx, None if more_type is None else d_more, sums
+
+
+def _launch_backward(
+    total: Tensor,
+    weight: Tensor,
+    moments: Tensor,
+    dy: Tensor,
+    d_total: Tensor | None,
+    dx: Tensor,
+    d_more: Tensor,
+    sums: Tensor | None,
+) -> None:
+    R, D = total.numel() // total.shape[-1], total.shape[-1]
+    rows = 2 if sums is None else ROWS  # without sums nothing keeps programs few
+    programs = triton.cdiv(R, rows) if sums is None else len(sums)
+    _norm_backward[(programs,)](
+        total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more,
+        dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
+        LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
+        num_warps=4 if sums is None else 8,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -245,3 +287,27 @@ def _norm_backward(
         tl.store(at, tl.sum(dw, axis=0), mask=c < D)
         tl.store(at + D, tl.sum(db, axis=0), mask=c < D)
         tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)
+
+
+@triton.jit
+def _norm_sums(
+    dy, x, moments, sums, R, rows, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
+):
+    program = tl.program_id(0)
+    c = tl.arange(0, D_)
+    dw = tl.zeros((ROWS, D_), tl.float32)
+    db = tl.zeros((ROWS, D_), tl.float32)
+    for start in range(program * ROWS, R, tl.num_programs(0) * ROWS):
+        r = (start + tl.arange(0, ROWS)).to(tl.int64)
+        cell = (r < R)[:, None] & (c < D)[None, :]
+        place = r[:, None] * D + c[None, :]
+        at = moments + r // rows * 2 * rows + r % rows
+        mean = tl.load(at, mask=r < R, other=0.0)
+        scale = tl.load(at + rows, mask=r < R, other=0.0)
+        value = tl.load(x + place, mask=cell, other=0.0).to(tl.float32)
+        pull = tl.load(dy + place, mask=cell, other=0.0).to(tl.float32)
+        dw += pull * (value - mean[:, None]) * scale[:, None]
+        db += pull
+    at = sums + program * 2 * D + c
+    tl.store(at, tl.sum(dw, axis=0), mask=c < D)
+    tl.store(at + D, tl.sum(db, axis=0), mask=c < D)

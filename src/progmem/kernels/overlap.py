@@ -35,11 +35,11 @@ def means(
 
 def attended(
     query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    rows: Tensor,
     skip: Tensor,
     exists: Tensor,
     bias: Tensor,
+    shift: Tensor,
     gamma: Tensor,
     skip_gate: Tensor,
     *,
@@ -50,11 +50,12 @@ def attended(
 
     Args:
         query, skip: (B, K, D).
-        key, value: of the windows' rows, (B, N, W, D).
-        bias: (H, O).
+        rows: keys and values of the windows' rows, (B, N, W, 2D).
+        bias: of the scores, (H, O).
+        shift: of the values, (D,).
     """
     out: Tensor = _Attended.apply(
-        query, key, value, skip, exists, bias, gamma, skip_gate, stride, eps
+        query, rows, skip, exists, bias, shift, gamma, skip_gate, stride, eps
     )
     return out
 
@@ -111,50 +112,48 @@ class _Attended(torch.autograd.Function):
     def forward(
         ctx: Any,
         query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        rows: Tensor,
         skip: Tensor,
         exists: Tensor,
         bias: Tensor,
+        shift: Tensor,
         gamma: Tensor,
         skip_gate: Tensor,
         stride: int,
         eps: float,
     ) -> Tensor:
-        query, key, value, skip, exists = (
-            t.contiguous() for t in (query, key, value, skip, exists)
-        )
+        query, rows, skip, exists = (t.contiguous() for t in (query, rows, skip, exists))
         out = torch.empty_like(query, dtype=torch.float32)
-        sizes = _sizes(key, exists, stride, len(bias))
+        sizes = _sizes(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
         _attended_forward[(triton.cdiv(B * K, TOKENS),)](
-            query, key, value, skip, exists.view(torch.uint8), bias, gamma, skip_gate, out, B, eps,
+            query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate, out, B, eps,
             *_scales(sizes), **sizes,
         )  # fmt: skip
         ctx.settings = stride, eps
-        ctx.save_for_backward(query, key, value, skip, exists, bias, gamma, skip_gate)
+        ctx.save_for_backward(query, rows, skip, exists, bias, shift, gamma, skip_gate)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, skip, exists, bias, gamma, skip_gate = ctx.saved_tensors
+        query, rows, skip, exists, bias, shift, gamma, skip_gate = ctx.saved_tensors
         stride, eps = ctx.settings
-        sizes = _sizes(key, exists, stride, len(bias))
+        sizes = _sizes(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
         programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
         d_query, d_skip = torch.empty_like(query), torch.empty_like(skip)
-        d_key, d_value = torch.zeros_like(key), torch.zeros_like(value)
-        d_gamma = key.new_empty(programs, 2, len(gamma), dtype=torch.float32)
-        d_bias = key.new_empty(programs, *bias.shape, dtype=torch.float32)
+        d_rows = torch.zeros_like(rows)  # also of rows that no token has
+        sums = rows.new_empty(programs, 3, len(gamma), dtype=torch.float32)
+        d_bias = rows.new_empty(programs, *bias.shape, dtype=torch.float32)
         _attended_backward[(programs,)](
-            query, key, value, skip, exists.view(torch.uint8), bias, gamma, skip_gate,
-            back.contiguous(), d_query, d_key, d_value, d_skip, d_gamma, d_bias, B, eps,
+            query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate,
+            back.contiguous(), d_query, d_rows, d_skip, sums, d_bias, B, eps,
             *_scales(sizes), **sizes,
         )  # fmt: skip
-        d_gamma, d_gate = d_gamma.sum(0)
+        d_gamma, d_gate, d_shift = sums.sum(0)
         return (
-            d_query, d_key, d_value, d_skip, None, d_bias.sum(0).to(bias.dtype),
+            d_query, d_rows, d_skip, None, d_bias.sum(0).to(bias.dtype), d_shift.to(shift.dtype),
             d_gamma.to(gamma.dtype), d_gate.to(skip_gate.dtype), None, None,
         )  # fmt: skip
 
@@ -271,9 +270,9 @@ def _score(q, k, bias, by_width, h, r, there, H: tl.constexpr, O: tl.constexpr):
 
 
 @triton.jit
-def _row(rows, row, there, inner, inside, D: tl.constexpr):
+def _row(rows, row, there, inner, inside, step: tl.constexpr):
     where = there[:, None, None] & inside[None]
-    return tl.load(rows + row[:, None, None] * D + inner[None], mask=where, other=0.0).to(
+    return tl.load(rows + row[:, None, None] * step + inner[None], mask=where, other=0.0).to(
         tl.float32
     )
 
@@ -289,7 +288,7 @@ def _unit(mean, inside, eps, D: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, key, value, bias, by_width, token, b, exists, h, inner, inside, B,
+    q, rows, bias, shift, by_width, token, b, exists, h, inner, inside, B,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -299,20 +298,21 @@ def _attend(
     made = tl.zeros((TOKENS, H_, d_), tl.float32)
     for r in tl.static_range(O):
         row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
-        k = _row(key, row, there, inner, inside, H * d)
-        v = _row(value, row, there, inner, inside, H * d)
+        k = _row(rows, row, there, inner, inside, 2 * H * d)
+        v = _row(rows + H * d, row, there, inner, inside, 2 * H * d)
         score = _score(q, k, bias, by_width, h, r, there, H, O)
         above = tl.maximum(most, score)
         fade, weight = tl.exp(most - above), tl.exp(score - above)
         made = made * fade[:, :, None] + weight[:, :, None] * v
         total = total * fade + weight
         most = above
-    return made / total[:, :, None], most + tl.log(total)
+    level = tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)
+    return made / total[:, :, None] + level[None], most + tl.log(total)
 
 
 @triton.jit
 def _attended_forward(
-    query, key, value, skip, exists, bias, gamma, skip_gate, out, B, eps, by_width, by_copies,
+    query, rows, skip, exists, bias, shift, gamma, skip_gate, out, B, eps, by_width, by_copies,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -324,7 +324,7 @@ def _attended_forward(
     live = token < B * K
     q = _row(query, token, live, inner, inside, H * d)
     made, _ = _attend(
-        q, key, value, bias, by_width, token, token // K, exists, h, inner, inside, B,
+        q, rows, bias, shift, by_width, token, token // K, exists, h, inner, inside, B,
         K, N, W, S, O, H, d, H_, d_, TOKENS,
     )  # fmt: skip
     unit, _ = _unit(made * by_copies, inside, eps, H * d)
@@ -339,8 +339,8 @@ def _attended_forward(
 
 @triton.jit
 def _attended_backward(
-    query, key, value, skip, exists, bias, gamma, skip_gate,
-    back, d_query, d_key, d_value, d_skip, sums, bias_sums, B, eps, by_width, by_copies,
+    query, rows, skip, exists, bias, shift, gamma, skip_gate,
+    back, d_query, d_rows, d_skip, sums, bias_sums, B, eps, by_width, by_copies,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -355,6 +355,7 @@ def _attended_backward(
     gate = 1 / (1 + tl.exp(-gate))
     d_scale = tl.zeros((H_, d_), tl.float32)
     d_gate = tl.zeros((H_, d_), tl.float32)
+    d_shift = tl.zeros((H_, d_), tl.float32)
     d_bias = tl.zeros((H_, O_), tl.float32)
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
         token = (start + tl.arange(0, TOKENS)).to(tl.int64)
@@ -363,7 +364,7 @@ def _attended_backward(
         whole = live[:, None, None] & inside[None]
         q = _row(query, token, live, inner, inside, D)
         made, norm = _attend(
-            q, key, value, bias, by_width, token, b, exists, h, inner, inside, B,
+            q, rows, bias, shift, by_width, token, b, exists, h, inner, inside, B,
             K, N, W, S, O, H, d, H_, d_, TOKENS,
         )  # fmt: skip
         unit, spread = _unit(made * by_copies, inside, eps, D)
@@ -379,27 +380,29 @@ def _attended_backward(
         level = tl.sum(tl.sum(pull, axis=2), axis=1) / D
         pull = pull - level[:, None, None] - unit * along[:, None, None]
         pull = tl.where(inside[None], pull * (spread * by_copies)[:, None, None], 0.0)
-        total = tl.sum(pull * made, axis=2)  # (TOKENS, H)
+        d_shift += tl.sum(pull, axis=0)
+        level = tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)
+        total = tl.sum(pull * (made - level[None]), axis=2)  # (TOKENS, H)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
             row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
-            k = _row(key, row, there, inner, inside, D)
-            v = _row(value, row, there, inner, inside, D)
+            k = _row(rows, row, there, inner, inside, 2 * D)
+            v = _row(rows + D, row, there, inner, inside, 2 * D)
             score = _score(q, k, bias, by_width, h, r, there, H, O)
             weight = tl.where(there[:, None], tl.exp(score - norm), 0.0)
             slope = weight * (tl.sum(pull * v, axis=2) - total)
             d_bias += tl.where((o == r)[None, :], tl.sum(slope, axis=0)[:, None], 0.0)
             slope = slope * by_width
             dq += slope[:, :, None] * k
-            at_row = row[:, None, None] * D + inner[None]
+            at_row = d_rows + row[:, None, None] * 2 * D + inner[None]
             where = there[:, None, None] & inside[None]
-            dk = (slope[:, :, None] * q).to(d_key.dtype.element_ty)
-            dv = (weight[:, :, None] * pull).to(d_value.dtype.element_ty)
-            tl.store(d_key + at_row, dk, mask=where)
-            tl.store(d_value + at_row, dv, mask=where)
+            tl.store(at_row, (slope[:, :, None] * q).to(d_rows.dtype.element_ty), mask=where)
+            dv = (weight[:, :, None] * pull).to(d_rows.dtype.element_ty)
+            tl.store(at_row + D, dv, mask=where)
         tl.store(d_query + at, dq.to(d_query.dtype.element_ty), mask=whole)
-    at = sums + program * 2 * D + inner
+    at = sums + program * 3 * D + inner
     tl.store(at, d_scale, mask=inside)
     tl.store(at + D, d_gate, mask=inside)
+    tl.store(at + 2 * D, d_shift, mask=inside)
     at = bias_sums + program * H * O + h[:, None] * O + o[None, :]
     tl.store(at, d_bias, mask=(h < H)[:, None] & (o < O)[None, :])

@@ -26,24 +26,25 @@ def gate_and_norm(
     logit: Tensor,
     norm: Normed,
     segment: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """carry = g LN(state) + (1-g) reset with g = sigmoid(z + logit); LN(carry) + segment; moments.
+    carry: Tensor,
+    h: Tensor,
+    made: Tensor,
+) -> None:
+    """Write carry = g LN(state) + (1-g) reset with g = sigmoid(z + logit), h = LN(carry) + segment.
 
-    ``moments`` (2, R) are those of ``state`` (R, D); ``reset`` and ``logit`` are (n, D).
+    ``moments`` (2, R) are those of ``state`` (R, D), ``made`` takes those of the carry; ``reset``
+    and ``logit`` are (n, D).
     """
     R, D = state.shape
-    carry, h = torch.empty_like(state), torch.empty_like(z)
-    made = torch.empty_like(moments)
     _gate_norm_forward[_grid(R)](
         z, state, moments, gate.weight, gate.bias, reset, logit, norm.weight, norm.bias, segment,
         carry, h, made, R, norm.eps, n=len(reset), **_sizes(D),
     )  # fmt: skip
-    return carry, h, made
 
 
 def gate_and_norm_backward(
     dh: Tensor,
-    d_carry: Tensor,
+    d_total: Tensor,
     carry: Tensor,
     carry_moments: Tensor,
     z: Tensor,
@@ -54,15 +55,23 @@ def gate_and_norm_backward(
     reset: Tensor,
     logit: Tensor,
     norm: Normed,
-) -> tuple[Tensor, Tensor]:
-    """Gradients of z and, but for what comes through z, of LN(state)."""
+    dz: Tensor,
+    da: Tensor,
+    d_carry: Tensor,
+) -> None:
+    """Write the gradients of z, of the carry and, but for what comes through z, of LN(state)."""
     R, D = state.shape
-    dz, da = torch.empty_like(z), torch.empty_like(state)
     _gate_norm_backward[_grid(R)](
-        dh, d_carry, carry, carry_moments, norm.weight, z, state, moments, gate.weight, gate.bias,
-        reset, logit, dz, da, R, n=len(reset), **_sizes(D),
+        dh, d_total, carry, carry_moments, norm.weight, z, state, moments, gate.weight, gate.bias,
+        reset, logit, dz, da, d_carry, R, n=len(reset), **_sizes(D),
     )  # fmt: skip
-    return dz, da
+
+
+def reset_gradient(d_carry: Tensor, z: Tensor, logit: Tensor) -> Tensor:
+    """The gradient of the reset rows (n, D) from all steps: sum of (1 - g) dcarry."""
+    n, D = logit.shape
+    kept = torch.sigmoid(-(z.view(-1, n, D) + logit))  # 1 - g
+    return (kept * d_carry.view(-1, n, D)).sum(0)
 
 
 def settle(
@@ -74,15 +83,15 @@ def settle(
     *,
     gate: Normed,
     out: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Write total + y + bias where ``alive`` (B,), else ``state``, to ``out``; LN(out), moments."""
+    normed: Tensor,
+    moments: Tensor,
+) -> None:
+    """Write total + y + bias where ``alive`` (B,), else ``state``, to ``out``; its LN, moments."""
     R, D = state.shape
-    normed, moments = torch.empty_like(y), state.new_empty(2, R)
     _settle_forward[_grid(R)](
         total, y, bias, state, alive.view(torch.uint8), gate.weight, gate.bias,
         out, normed, moments, R, gate.eps, n=R // len(alive), **_sizes(D),
     )  # fmt: skip
-    return normed, moments
 
 
 def settle_backward(
@@ -97,19 +106,20 @@ def settle_backward(
     earlier: Tensor,
     earlier_alive: Tensor,
     out: Tensor,
-) -> tuple[Tensor, Tensor]:
+    masked: Tensor | None,
+    cast: Tensor,
+) -> None:
     """dL/dstate from the gradient of LN(state), ``da + through``, and ``back`` where not alive.
 
-    With ``earlier`` added it is written to ``out``; where ``earlier_alive`` it is returned, also in
-    the type of ``through``, 0 elsewhere: what the step before starts from.
+    With ``earlier`` added it goes to ``out``; where ``earlier_alive`` also, and 0 elsewhere, to
+    ``masked`` and ``cast``, from which the step before starts; None: there is none.
     """
     R, D = state.shape
-    masked, cast = torch.empty_like(state), torch.empty_like(through)
     _settle_backward[_grid(R)](
         da, through, state, moments, gate.weight, back, alive.view(torch.uint8), earlier,
-        earlier_alive.view(torch.uint8), out, masked, cast, R, n=R // len(alive), **_sizes(D),
+        earlier_alive.view(torch.uint8), out, out if masked is None else masked, cast, R,
+        n=R // len(alive), MORE=masked is not None, **_sizes(D),
     )  # fmt: skip
-    return masked, cast
 
 
 def _grid(R: int) -> tuple[int]:
@@ -188,13 +198,14 @@ def _gate_norm_forward(
 
 @triton.jit
 def _gate_norm_backward(
-    dh, d_carry, carry, carry_moments, norm_w, z, state, moments, gate_w, gate_b, reset, logit,
-    dz, da, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    dh, d_total, carry, carry_moments, norm_w, z, state, moments, gate_w, gate_b, reset, logit,
+    dz, da, into_carry, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = _tile(R, D, D_, ROWS)
     unit, scale = _unit(_rows(carry, at, cell), carry_moments, r, R, cell)
     pull = _norm_pull(_rows(dh, at, cell) * _row(norm_w, c, D), unit, scale, D)
-    pull += _rows(d_carry, at, cell)
+    pull += _rows(d_total, at, cell)
+    tl.store(into_carry + at, pull, mask=cell)
     unit, _ = _unit(_rows(state, at, cell), moments, r, R, cell)
     a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
     g, repeated = _gate(z, logit, at, r, c, cell, n, D)
@@ -223,7 +234,7 @@ def _settle_forward(
 @triton.jit
 def _settle_backward(
     da, through, state, moments, gate_w, back, alive, earlier, earlier_alive, out, masked, cast, R,
-    n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    n: tl.constexpr, MORE: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = _tile(R, D, D_, ROWS)
     unit, scale = _unit(_rows(state, at, cell), moments, r, R, cell)
@@ -232,7 +243,8 @@ def _settle_backward(
     writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
     pull += tl.where(writes[:, None], 0.0, _rows(back, at, cell)) + _rows(earlier, at, cell)
     tl.store(out + at, pull, mask=cell)
-    wrote = tl.load(earlier_alive + r // n, mask=r < R, other=0) != 0
-    pull = tl.where(wrote[:, None], pull, 0.0)
-    tl.store(masked + at, pull, mask=cell)
-    tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
+    if MORE:
+        wrote = tl.load(earlier_alive + r // n, mask=r < R, other=0) != 0
+        pull = tl.where(wrote[:, None], pull, 0.0)
+        tl.store(masked + at, pull, mask=cell)
+        tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)

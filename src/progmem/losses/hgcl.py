@@ -149,7 +149,8 @@ def _bucket(
 
 def _negatives(level: Level, rows: slice, temperature: float) -> tuple[Tensor, Tensor]:
     """log sum_n e^{s_n / tau} of each anchor, -inf without negatives, and mean s_n: (b, T) both."""
-    cosine = level.anchors[rows] @ level.negatives[rows].mT  # (b, T, M)
+    # (b, T, M); this way round the gradient of the many negatives stays dense
+    cosine = (level.negatives[rows] @ level.anchors[rows].mT).mT
     mask = level.negative_mask[rows, None]
     logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
     return torch.logsumexp(logits, dim=-1), mean_over(cosine.detach(), mask)

@@ -35,7 +35,7 @@ def pcl_loss(
 
     def term(rows: slice) -> tuple[Tensor, ...]:
         pull = (anchors[rows] * positives[rows]).sum(-1, keepdim=True)  # (B, A, 1)
-        push = anchors[rows] @ negatives[rows].mT  # (B, A, M)
+        push = (negatives[rows] @ anchors[rows].mT).mT  # (B, A, M); so the gradient stays dense
         allowed = push.masked_fill(~negative_mask[rows, None], -float("inf"))
         logits = torch.cat([pull, allowed], dim=-1) / temperature
         each = torch.logsumexp(logits, dim=-1) - logits[..., 0]  # (B, A)

@@ -45,9 +45,10 @@ class OverlapAggregator(nn.Module):
 
         S, dtype = self.cfg.stride, precision_of(self.value)
         skip, mean = overlap.means(rows, exists, self.taps, stride=S, dtype=dtype)
+        both = torch.cat([self.key.weight, self.value.weight])  # one product for keys and values
         return overlap.attended(
-            self.query(mean), self.key(rows), self.value(rows), skip, exists,
-            self.bias, self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
+            self.query(mean), F.linear(rows.to(dtype), both), skip, exists, self.bias,
+            self.value.bias, self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
         )  # fmt: skip
 
     def forward(self, copies: Tensor, exists: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError
 from progmem.fields import is_whole
-from progmem.model.geometry import count_tokens, count_windows
+from progmem.model.geometry import count_tokens, count_windows, covered
 from progmem.model.pmt import PMT
 
 
@@ -53,19 +53,20 @@ def _as_the_paper_counts(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
 
 def _as_we_compute(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
     D, W, n, B = cfg.dim, cfg.window, cfg.slots, cfg.blocks
+    T = max(K, covered(cfg, N))  # tokens of the blocks: the last window is filled up
     below = 1 + N * (B - 1)  # the first block's memory below is the same for all windows
     gated = below - 1 + cfg.gate_carry + cfg.gate_carry * B * N  # memories that a gate meets
     resets = B - 1 + cfg.gate_carry + cfg.gate_carry * B  # the reset state's part, once a scan
-    gates = 2 * D * D * (B - 1) * K + D * D * n * (gated + resets)
+    gates = 2 * D * D * (B - 1) * T + D * D * n * (gated + resets)
     carry = 12 * D * D + 2 * (2 * n + W) * D  # a slot's projections, attention, feed-forward
     rows = 9 * D * D + 2 * (n + W) * D  # a token's in one window, its q, k, v not counted
     return {
         "tokenizer": K * cfg.channels * cfg.patch * D,
         "gates": gates,
         "memory": n * (B * N * carry + 3 * D * D * below),
-        "windows": B * (3 * D * D * K + N * W * rows),
-        "aggregator": B * K * _aggregator_per_token(cfg),
-        "feed_forward": B * K * 8 * D * D,
+        "windows": B * (3 * D * D * T + N * W * rows),
+        "aggregator": B * T * _aggregator_per_token(cfg),
+        "feed_forward": B * T * 8 * D * D,
         "encoder": cfg.encoder_layers * (_band(cfg, K) + 12 * D * D * (K + 1) + 2 * (K + 1) * D),
     }
 

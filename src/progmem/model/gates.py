@@ -27,14 +27,15 @@ class TokenGate(nn.Module):
     def forward(self, tokens: Tensor, signal: Tensor) -> Tensor:
         dtype = precision_of(self.mix)
         seen = [self.norm.before(x, dtype=dtype) for x in (tokens, signal)]
-        return mixed(self.mix(torch.cat(seen, dim=-1)), None, tokens, signal)
+        z = F.linear(torch.cat(seen, dim=-1), self.mix.weight)
+        return mixed(z, self.mix.bias[None], tokens, signal)
 
 
 class Reset(NamedTuple):
     """What a memory gate needs of the reset state, the same for every memory."""
 
     rows: Tensor  # LN M_r, (n, D)
-    logit: Tensor | None  # its part of the gate's, (n, D)
+    logit: Tensor  # its part of the gate's, (n, D)
 
 
 class MemoryGate(nn.Module):
@@ -53,7 +54,7 @@ class MemoryGate(nn.Module):
         """``reset`` (n, D) made ready."""
         rows = self.norm(reset)
         if self.mix is None:
-            return Reset(rows, None)
+            return Reset(rows, torch.zeros_like(rows))
         _, right = self.mix.weight.chunk(2, dim=1)
         return Reset(rows, F.linear(rows.to(right.dtype), right, self.mix.bias))
 
@@ -66,13 +67,13 @@ class MemoryGate(nn.Module):
         return mixed(F.linear(new.to(left.dtype), left), reset.logit, new, reset.rows)
 
 
-def mixed(z: Tensor, more: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+def mixed(z: Tensor, more: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """g a + (1 - g) b with g = sigmoid(z + more); ``b`` and ``more`` may be repeated (n, D)."""
     if kernels.fit(a):
         from progmem.kernels import mix
 
         return mix.mixed(z, more, a, b)
-    g = torch.sigmoid(z if more is None else z + more)
+    g = torch.sigmoid(z + more)
     return g * a + (1 - g) * b
 
 

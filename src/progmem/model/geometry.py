@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from progmem import kernels
 from progmem.config import ModelConfig
 
 
@@ -57,11 +58,22 @@ def window_spans(cfg: ModelConfig, start: int, stop: int, *, tokens: int) -> Ten
     return torch.stack([first * cfg.patch_stride, last * cfg.patch_stride + cfg.patch], dim=1)
 
 
+def covered(cfg: ModelConfig, windows: int) -> int:
+    """Tokens from the start of the first of ``windows`` windows to the end of the last."""
+    return (windows - 1) * cfg.stride + cfg.window
+
+
 def unfold_windows(x: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
     """Tokens (B, K, ...) laid out as windows (B, N, W, ...), zero past the last token."""
-    covered = (windows - 1) * cfg.stride + cfg.window
-    tail = (0, 0) * (x.dim() - 2)
-    x = F.pad(x, (*tail, 0, covered - x.shape[1]))  # a negative pad drops tokens of no window
+    length = covered(cfg, windows)
+    if x.shape[1] < length:
+        x = F.pad(x, (*(0, 0) * (x.dim() - 2), 0, length - x.shape[1]))
+    elif x.shape[1] > length:
+        x = x[:, :length]  # tokens of no window
+    if kernels.fit(x) and x.dim() == 3 and x.requires_grad:
+        from progmem.kernels import windows as by_kernel
+
+        return by_kernel.unfold(x, cfg.window, cfg.stride)
     return x.unfold(1, cfg.window, cfg.stride).movedim(-1, 2)  # (B, N, W, ...)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
@@ -15,7 +16,7 @@ from progmem.model import saving
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.encoder import NeighbourhoodEncoder
-from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.model.geometry import count_tokens, count_windows, covered, token_spans, window_spans
 from progmem.model.inputs import (
     ChannelStats,
     Series,
@@ -66,12 +67,14 @@ class PMT(nn.Module):
         counts = torch.full((B,), K, device=x.device)
         if lengths is not None:
             counts = self.tokenizer.count(lengths)
-        layout = lay_out(cfg, valid, counts, N, gaps=mask is not None)
+        short = max(0, covered(cfg, N) - K)  # filled up once, so that windows are views everywhere
+        signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
+        layout = lay_out(cfg, all_valid, counts, N, gaps=mask is not None)
         tokens, memory, scanned = signal, self.first_memory(), None
         for block in self.blocks:
             tokens, scanned = block(tokens, signal, memory, layout)
             memory = None if scanned is None else scanned.memory
-        tokens, sequence = self.encoder(tokens, valid)
+        tokens, sequence = self.encoder(tokens[:, :K], valid)
         if memory is not None:
             memory = torch.where(layout.windows[..., None, None], memory, 0.0)
         return Encoding(

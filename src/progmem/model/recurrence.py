@@ -13,8 +13,8 @@ with J the derivative of a step by its state alone.
 Shapes: B series, N windows, W window, n slots, D width, H heads, d = D / H.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,68 +55,43 @@ def scan(step: Step, state: Tensor, seen: Seen) -> Stepped:
     return Stepped._make(torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
 
 
-class Tape(Protocol):
-    """Steps made one after the other, and the way back through them by the state alone."""
-
-    def forward(self, state: Tensor) -> Tensor:
-        """States (B, N, n, D) before each window, the first being ``state`` (B, n, D)."""
-
-    def backward(self, memory: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """a_w of all windows (B, N, n, D) and dL/dstate (B, n, D).
-
-        Given what each window's own readers have of M_w, and of its carry's keys and values.
-        """
-
-
-def scan_with_adjoint(tape: Tape, step: Step, state: Tensor, seen: Seen) -> Stepped:
+def scan_with_adjoint(alone: Step, step: Step, state: Tensor, seen: Seen) -> Stepped:
     """The same values and gradients as `scan`, every weight's gradient formed once.
 
-    ``tape`` makes the same steps, with weights that want no gradient.
+    ``alone`` is the step with weights that want no gradient.
     """
-    together = step(tape.forward(state.detach()), seen)
-    passed = _Adjoint.apply(tape, state, *together)  # type: ignore[no-untyped-call]
+    apart = Seen._make(t.detach() for t in seen)
+    before, steps = [], []
+    carried = state
+    for w in range(seen.alive.shape[1]):
+        before.append(carried.detach().requires_grad_())
+        steps.append(alone(before[-1], apart.window(w)))
+        carried = steps[-1].memory
+    together = step(torch.stack([leaf.detach() for leaf in before], dim=1), seen)
+    passed = _Adjoint.apply(before, steps, state, *together)  # type: ignore[no-untyped-call]
     return Stepped._make(passed)
-
-
-class PlainTape:
-    """A tape of autograd's own graphs, one a window."""
-
-    def __init__(self, step: Step, seen: Seen) -> None:
-        self.step = step
-        self.seen = Seen._make(t.detach() for t in seen)
-        self.before: list[Tensor] = []
-        self.steps: list[Stepped] = []
-
-    def forward(self, state: Tensor) -> Tensor:
-        for w in range(self.seen.alive.shape[1]):
-            self.before.append(state.detach().requires_grad_())
-            self.steps.append(self.step(self.before[-1], self.seen.window(w)))
-            state = self.steps[-1].memory
-        return torch.stack([leaf.detach() for leaf in self.before], dim=1)
-
-    def backward(self, memory: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        adjoints = list(memory.unbind(1))
-        back = adjoints[-1]
-        for w in reversed(range(len(self.steps))):
-            adjoints[w] = back
-            (back,) = torch.autograd.grad(
-                self.steps[w], self.before[w], (back, k[:, w], v[:, w]), retain_graph=True
-            )
-            if w > 0:
-                back = adjoints[w - 1] + back
-        return torch.stack(adjoints, dim=1), back
 
 
 class _Adjoint(torch.autograd.Function):
     """Passes memory, keys and values on; in backward adds what a state does to later windows."""
 
     @staticmethod
-    def forward(ctx: Any, tape: Tape, state: Tensor, *made: Tensor) -> tuple[Tensor, ...]:
-        ctx.tape = tape
+    def forward(
+        ctx: Any, before: Sequence[Tensor], steps: Sequence[Stepped], state: Tensor, *made: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.before, ctx.steps = before, steps
         return tuple(t.view_as(t) for t in made)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, memory: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:
-        adjoints, back = ctx.tape.backward(memory, k, v)
-        return None, back, adjoints, k, v
+        adjoints = list(memory.unbind(1))  # dL/dM_w as the windows' own readers have it
+        back = adjoints[-1]
+        for w in reversed(range(len(ctx.steps))):
+            adjoints[w] = back
+            (back,) = torch.autograd.grad(
+                ctx.steps[w], ctx.before[w], (back, k[:, w], v[:, w]), retain_graph=True
+            )
+            if w > 0:
+                back = adjoints[w - 1] + back
+        return None, None, back, torch.stack(adjoints, dim=1), k, v

@@ -16,7 +16,7 @@ from progmem.config import ModelConfig
 from progmem.model.attention import AttentionLayer, attend, drops, precision_of, split_heads
 from progmem.model.frozen import frozen
 from progmem.model.gates import MemoryGate, Reset
-from progmem.model.recurrence import PlainTape, Seen, Step, Stepped, Tape, scan, scan_with_adjoint
+from progmem.model.recurrence import Seen, Step, Stepped, scan, scan_with_adjoint
 
 
 class Scanned(NamedTuple):
@@ -92,31 +92,26 @@ class MemorySlots(nn.Module):
         mask = torch.cat([slots, valid], dim=2)[:, :, None, None]  # (B, N, 1, 1, 2n+W)
         seen = Seen(bar.expand(B, N, -1, -1), bar_q, k, v, mask, alive)
 
-        learning = torch.is_grad_enabled() and (state.requires_grad or k.requires_grad)
-        once = drops(layer.drop)  # a step cannot be made twice
-        plain = once or not learning or torch.compiler.is_compiling()
-        if plain:
-            made = scan(self.stepper(layer), state, seen)
-        else:
-            made = scan_with_adjoint(
-                self.tape(layer, state, seen), self.stepper(layer), state, seen
-            )
-        memory, carry_k, carry_v = made
+        memory, carry_k, carry_v = self.run(layer, state, seen)
         last = memory[:, -1].clone()  # a view would keep the memory of all windows alive
         return Scanned(memory, carry_k, carry_v, last)
 
-    def tape(self, layer: AttentionLayer, state: Tensor, seen: Seen) -> Tape:
-        """What makes the steps one by one; their weights want no gradient there."""
+    def run(self, layer: AttentionLayer, state: Tensor, seen: Seen) -> Stepped:
+        """The scan: by hand on a GPU, with an adjoint where there is a gradient, or plainly."""
+        if drops(layer.drop) or torch.compiler.is_compiling():  # a step cannot be made twice
+            return scan(self.stepper(layer), state, seen)
         dtype = precision_of(layer.qkv)
-        slots, layer = frozen(self, dtype), frozen(layer, dtype)
         if kernels.fit(state) and self.gate_carry and self.readout == "carry":
             from progmem.kernels import few_keys
-            from progmem.model.tape import KernelTape
 
-            slot_rows = seen.bar_q.select(1, 0)  # (B, H, n, d)
-            if few_keys.takes(slot_rows, seen.mask.shape[-1]):
-                return KernelTape(slots, layer, Seen._make(t.detach() for t in seen))
-        return PlainTape(slots.stepper(layer), seen)
+            if few_keys.takes(seen.bar_q[:, 0], seen.mask.shape[-1]):
+                from progmem.model.tape import scan_by_hand
+
+                return scan_by_hand(self, layer, state, seen, dtype)
+        if torch.is_grad_enabled() and (state.requires_grad or seen.k.requires_grad):
+            alone = frozen(self, dtype).stepper(frozen(layer, dtype))
+            return scan_with_adjoint(alone, self.stepper(layer), state, seen)
+        return scan(self.stepper(layer), state, seen)
 
     def stepper(self, layer: AttentionLayer) -> Step:
         """The step of the scan, what is the same in all of them made once."""
