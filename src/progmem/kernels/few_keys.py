@@ -1,13 +1,15 @@
 """Attention over a few keys: scores, softmax and weighted sum of one window in registers.
 
 Library kernels are made for hundreds of keys; with the six tokens of a window they spend their
-time on padding. Here a program takes one head of one window and goes through the keys one by one.
-Positions are turned on the way, so nothing is laid out before.
+time on padding. Here a program takes one head of several windows and packs them into one small
+product, of which the blocks on the diagonal count. Positions are turned on the way, so nothing is
+laid out before.
 
 Twin: `progmem.model.attention.attend_plainly`.
 
 Shapes: B series, N windows, H heads, T queries, F first keys, J other keys, d width of a head,
-whose halves make the pairs that are turned; sizes with _ are rounded up to powers of two.
+whose halves make the pairs that are turned; G windows of a program, R = G T packed rows, C =
+G (F + J) packed columns; sizes with _ are rounded up to what the kernels take.
 """
 
 from typing import Any, NamedTuple
@@ -21,6 +23,8 @@ from torch.autograd.function import once_differentiable
 from progmem.model.rotary import Turn
 
 MOST_QUERIES, MOST_KEYS, WIDEST = 16, 64, 128  # WIDEST: of a head
+COLUMNS = 16  # packed, unless one window has more
+WARPS = 2
 
 
 def takes(q: Tensor, keys: int) -> bool:
@@ -90,7 +94,8 @@ def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
     """Write the result (B, N, T, H, d) and the log of the softmax' sums (B, N, T, H), dense."""
     B, N, H, _, d = given.q.shape
     arguments, sizes = _arguments(given)
-    _few_keys_forward[(B * N, H)](*arguments, out, lse, d**-0.5, N, **sizes, num_warps=1)
+    grid = (triton.cdiv(B * N, sizes["G"]), H)
+    _few_keys_forward[grid](*arguments, out, lse, d**-0.5, B * N, N, **sizes, num_warps=WARPS)
 
 
 def run_backward(
@@ -115,16 +120,14 @@ def run_backward(
     window = 0 if N == 1 else 1  # the axis that tells windows apart
     places = [x for t in made for x in (t, t.stride(window), t.stride(2))]
     extra = [x for t in more or made[1:3] for x in (t, t.stride(0), t.stride(2), t.stride(3))]
-    sizes |= {"F_": _power(max(1, sizes["F"])), "J_": _power(sizes["J"])}
-    warps = max(1, sizes["J_"] // 8) if keys else 1  # so that a key's gradients stay in registers
-    _few_keys_backward[(B * N, H)](
+    _few_keys_backward[(triton.cdiv(B * N, sizes["G"]), H)](
         *arguments, out, lse, d**-0.5, back, *(back.stride(axis) for axis in (0, 1, 3, 2)),
-        *places, *extra, N, **sizes, KEYS=keys, MORE=more is not None, num_warps=warps,
+        *places, *extra, B * N, N, **sizes, KEYS=keys, MORE=more is not None, num_warps=WARPS,
     )  # fmt: skip
 
 
 def _power(x: int) -> int:
-    return int(triton.next_power_of_2(x))
+    return max(16, int(triton.next_power_of_2(x)))  # products take no less
 
 
 def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
@@ -138,11 +141,13 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
     arguments += [q, 0, 0, 0, 0] if mask is None else [mask.view(torch.uint8), *mask.stride()]
     for turn in (q_turn, k_turn):
         arguments += [q, q] if turn is None else list(turn)
+    F, J = first_k.shape[3], k.shape[3]
+    G = max(1, COLUMNS // (F + J))
     sizes = {
-        "T": T, "F": first_k.shape[3], "J": k.shape[3], "H": H, "half": d // 2,
-        "T_": _power(T), "half_": _power(d // 2),
+        "T": T, "F": F, "J": J, "H": H, "half": d // 2, "half_": _power(d // 2),
+        "G": G, "R_": _power(G * T), "C_": _power(G * (F + J)),
         "MASKED": mask is not None, "TURN_Q": q_turn is not None, "TURN_K": k_turn is not None,
-        "CAUSAL": causal,
+        "CAUSAL": causal, "PRECISION": "ieee",
     }  # fmt: skip
     return arguments, sizes
 
@@ -181,58 +186,100 @@ def _load_turned(
 
 
 @triton.jit
+def _places(
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, G: tl.constexpr,
+    R_: tl.constexpr, C_: tl.constexpr, windows,
+):  # fmt: skip
+    """Window (of all) and place in it of the packed rows and columns, and which are there."""
+    row, column = tl.arange(0, R_), tl.arange(0, C_)
+    first = tl.program_id(0).to(tl.int64) * G
+    r_window, c_window = first + row // T, first + column // (F + J)
+    r_there = (row < G * T) & (r_window < windows)
+    c_there = (column < G * (F + J)) & (c_window < windows)
+    return r_window, row % T, r_there, c_window, column % (F + J), c_there
+
+
+@triton.jit
+def _keys(
+    first, fb, fn, fh, ft, other, ob, on, oh, ot, cos, sin, window, j, there, h, e, N,
+    F: tl.constexpr, half: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """Packed keys or values, (C, half) twice: the first F of a window, then the others."""
+    b, n = window // N, window % N
+    inside = there[:, None] & (e < half)[None, :]
+    at = other + (b * ob + n * on + (j - F) * ot)[:, None] + h * oh + e[None, :]
+    where = inside & (j >= F)[:, None]
+    place = (j - F)[:, None] * half + e[None, :]
+    x, y = _load_turned(at, cos, sin, place, where, half, TURN)
+    if F > 0:
+        at = first + (b * fb + n * fn + j * ft)[:, None] + h * fh + e[None, :]
+        fx, fy = _load(at, half, inside & (j < F)[:, None])
+        x, y = x + fx, y + fy
+    return x, y
+
+
+@triton.jit
+def _scores(
+    qx, qy, kx, ky, mask, mb, mn, mt, mj, N,
+    r_window, t, r_there, c_window, j, c_there,
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """q k' of the packed windows, (R, C); -inf between windows and where a query may not look."""
+    score = tl.dot(qx, tl.trans(kx), input_precision=PRECISION)
+    score = tl.dot(qy, tl.trans(ky), score, input_precision=PRECISION)
+    open = (r_window[:, None] == c_window[None, :]) & r_there[:, None] & c_there[None, :]
+    if MASKED:
+        row = (r_window // N) * mb + (r_window % N) * mn + t * mt
+        seen = tl.load(mask + row[:, None] + j[None, :] * mj, mask=open, other=0)
+        open = open & (seen != 0)
+    if CAUSAL:
+        open = open & ((j[None, :] < F) | (j[None, :] - F <= t[:, None] + J - T))
+    return tl.where(open, score, float("-inf"))
+
+
+@triton.jit
 def _few_keys_forward(
     q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj,
-    q_cos, q_sin, k_cos, k_sin, out, lse, scale, N,
+    q_cos, q_sin, k_cos, k_sin, out, lse, scale, windows, N,
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
-    T_: tl.constexpr, half_: tl.constexpr,
+    half_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr,
     MASKED: tl.constexpr, TURN_Q: tl.constexpr, TURN_K: tl.constexpr, CAUSAL: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    window, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    b, n = window // N, window % N
-    t, e = tl.arange(0, T_), tl.arange(0, half_)
-    cell = (t < T)[:, None] & (e < half)[None, :]  # (T, half)
-    at = q + b * qb + n * qn + h * qh + t[:, None] * qt + e[None, :]
+    h, e = tl.program_id(1), tl.arange(0, half_)
+    D: tl.constexpr = H * 2 * half
+    kind = q.dtype.element_ty
+    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, G, R_, C_, windows)
+    cell = r_there[:, None] & (e < half)[None, :]
+    row = (r_window // N) * qb + (r_window % N) * qn + t * qt
+    at = q + row[:, None] + h * qh + e[None, :]
     place = t[:, None] * half + e[None, :]
     qx, qy = _load_turned(at, q_cos, q_sin, place, cell, half, TURN_Q)
-    qx, qy = qx * scale, qy * scale
-    seen = mask + b * mb + n * mn + t * mt
-    first_k = fk + b * fkb + n * fkn + h * fkh + e
-    first_v = fv + b * fvb + n * fvn + h * fvh + e
-    other_k = k + b * kb + n * kn + h * kh + e
-    other_v = v + b * vb + n * vn + h * vh + e
-    most = tl.full((T_,), float("-inf"), tl.float32)
-    total = tl.zeros((T_,), tl.float32)
-    ox = tl.zeros((T_, half_), tl.float32)
-    oy = tl.zeros((T_, half_), tl.float32)
-    for j in tl.static_range(F + J):  # unrolled: loads of later keys need not wait
-        if j < F:
-            kx, ky = _load(first_k + j * fkt, half, e < half)
-            vx, vy = _load(first_v + j * fvt, half, e < half)
-        else:
-            place = (j - F) * half + e
-            kx, ky = _load_turned(
-                other_k + (j - F) * kt, k_cos, k_sin, place, e < half, half, TURN_K
-            )
-            vx, vy = _load(other_v + (j - F) * vt, half, e < half)
-        score = tl.sum(qx * kx[None, :] + qy * ky[None, :], axis=1)  # (T,)
-        if MASKED:
-            open = tl.load(seen + j * mj, mask=t < T, other=1)
-            score = tl.where(open != 0, score, float("-inf"))
-        if CAUSAL:
-            score = tl.where(j - F <= t + J - T, score, float("-inf"))
-        above = tl.maximum(most, score)
-        shift = tl.where(above == float("-inf"), 0.0, above)
-        fade, weight = tl.exp(most - shift), tl.exp(score - shift)
-        ox = ox * fade[:, None] + weight[:, None] * vx[None, :]
-        oy = oy * fade[:, None] + weight[:, None] * vy[None, :]
-        total = total * fade + weight
-        most = above
-    D: tl.constexpr = H * 2 * half
-    place = window * T * D + t[:, None] * D + h * 2 * half + e[None, :]
-    _store(out + place, ox / total[:, None], oy / total[:, None], half, cell)
-    tl.store(lse + window * T * H + t * H + h, most + tl.log(total), mask=t < T)
+    qx, qy = (qx * scale).to(kind), (qy * scale).to(kind)
+    kx, ky = _keys(
+        fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, k_cos, k_sin,
+        c_window, j, c_there, h, e, N, F, half, TURN_K,
+    )  # fmt: skip
+    score = _scores(
+        qx, qy, kx.to(kind), ky.to(kind), mask, mb, mn, mt, mj, N,
+        r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL, PRECISION,
+    )  # fmt: skip
+    most = tl.max(score, axis=1)
+    most = tl.where(most == float("-inf"), 0.0, most)  # rows that only fill up
+    weight = tl.exp(score - most[:, None])
+    total = tl.maximum(tl.sum(weight, axis=1), 1e-30)
+    vx, vy = _keys(
+        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, k_cos, k_sin,
+        c_window, j, c_there, h, e, N, F, half, False,
+    )  # fmt: skip
+    weight = (weight / total[:, None]).to(kind)
+    ox = tl.dot(weight, vx.to(kind), input_precision=PRECISION)
+    oy = tl.dot(weight, vy.to(kind), input_precision=PRECISION)
+    to = out + (r_window * T + t)[:, None] * D + h * 2 * half + e[None, :]
+    _store(to, ox, oy, half, cell)
+    tl.store(lse + (r_window * T + t) * H + h, most + tl.log(total), mask=r_there)
 
 
 @triton.jit
@@ -242,129 +289,78 @@ def _few_keys_backward(
     q_cos, q_sin, k_cos, k_sin, out, lse, scale,
     back, gb, gn, gh, gt,
     dq, dqw, dqt, dfk, dfkw, dfkt, dfv, dfvw, dfvt, dk, dkw, dkt, dv, dvw, dvt,
-    mk, mkw, mkt, mkh, mv, mvw, mvt, mvh, N,
+    mk, mkw, mkt, mkh, mv, mvw, mvt, mvh, windows, N,
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
-    T_: tl.constexpr, F_: tl.constexpr, J_: tl.constexpr, half_: tl.constexpr,
+    half_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr,
     MASKED: tl.constexpr, TURN_Q: tl.constexpr, TURN_K: tl.constexpr, CAUSAL: tl.constexpr,
-    KEYS: tl.constexpr, MORE: tl.constexpr,
+    PRECISION: tl.constexpr, KEYS: tl.constexpr, MORE: tl.constexpr,
 ):  # fmt: skip
-    """First the queries' gradient, key by key; then the keys', query by query."""
-    window, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    b, n = window // N, window % N
-    t, e = tl.arange(0, T_), tl.arange(0, half_)
+    h, e = tl.program_id(1), tl.arange(0, half_)
     D: tl.constexpr = H * 2 * half
-    cell = (t < T)[:, None] & (e < half)[None, :]
-    q_at = q + b * qb + n * qn + h * qh + e
-    g_at = back + b * gb + n * gn + h * gh + e
-    o_at = out + window * T * D + h * 2 * half + e
-    l_at = lse + window * T * H + h
-    m_at = mask + b * mb + n * mn
-    place = t[:, None] * half + e[None, :]
-    rows = q_at[None, :] + t[:, None] * qt
-    qx, qy = _load_turned(rows, q_cos, q_sin, place, cell, half, TURN_Q)
-    qx, qy = qx * scale, qy * scale
-    gx, gy = _load(g_at[None, :] + t[:, None] * gt, half, cell)
-    ox, oy = _load(o_at[None, :] + t[:, None] * D, half, cell)
-    total = tl.sum(gx * ox + gy * oy, axis=1)  # (T,)
-    norm = tl.load(l_at + t * H, mask=t < T, other=float("inf"))
-    first_k = fk + b * fkb + n * fkn + h * fkh + e
-    first_v = fv + b * fvb + n * fvn + h * fvh + e
-    other_k = k + b * kb + n * kn + h * kh + e
-    other_v = v + b * vb + n * vn + h * vh + e
-    dx = tl.zeros((T_, half_), tl.float32)
-    dy = tl.zeros((T_, half_), tl.float32)
-    for j in tl.static_range(F + J):
-        if j < F:
-            kx, ky = _load(first_k + j * fkt, half, e < half)
-            vx, vy = _load(first_v + j * fvt, half, e < half)
-        else:
-            place = (j - F) * half + e
-            kx, ky = _load_turned(
-                other_k + (j - F) * kt, k_cos, k_sin, place, e < half, half, TURN_K
-            )
-            vx, vy = _load(other_v + (j - F) * vt, half, e < half)
-        weight = tl.exp(tl.sum(qx * kx[None, :] + qy * ky[None, :], axis=1) - norm)
-        if MASKED:
-            weight = tl.where(
-                tl.load(m_at + t * mt + j * mj, mask=t < T, other=1) != 0, weight, 0.0
-            )
-        if CAUSAL:
-            weight = tl.where(j - F <= t + J - T, weight, 0.0)
-        slope = weight * (tl.sum(gx * vx[None, :] + gy * vy[None, :], axis=1) - total)
-        dx += slope[:, None] * kx[None, :]
-        dy += slope[:, None] * ky[None, :]
-    dx, dy = dx * scale, dy * scale
+    kind = q.dtype.element_ty
+    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, G, R_, C_, windows)
+    cell = r_there[:, None] & (e < half)[None, :]
+    r_b, r_n = r_window // N, r_window % N
+    at = q + (r_b * qb + r_n * qn + t * qt)[:, None] + h * qh + e[None, :]
+    r_place = t[:, None] * half + e[None, :]
+    qx, qy = _load_turned(at, q_cos, q_sin, r_place, cell, half, TURN_Q)
+    qx, qy = (qx * scale).to(kind), (qy * scale).to(kind)
+    kx, ky = _keys(
+        fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, k_cos, k_sin,
+        c_window, j, c_there, h, e, N, F, half, TURN_K,
+    )  # fmt: skip
+    kx, ky = kx.to(kind), ky.to(kind)
+    score = _scores(
+        qx, qy, kx, ky, mask, mb, mn, mt, mj, N,
+        r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL, PRECISION,
+    )  # fmt: skip
+    norm = tl.load(lse + (r_window * T + t) * H + h, mask=r_there, other=0.0)
+    weight = tl.exp(score - norm[:, None])  # (R, C)
+    at = back + (r_b * gb + r_n * gn + t * gt)[:, None] + h * gh + e[None, :]
+    gx, gy = _load(at, half, cell)
+    at = out + (r_window * T + t)[:, None] * D + h * 2 * half + e[None, :]
+    ox, oy = _load(at, half, cell)
+    total = tl.sum(gx * ox + gy * oy, axis=1)
+    gx, gy = gx.to(kind), gy.to(kind)
+    vx, vy = _keys(
+        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, k_cos, k_sin,
+        c_window, j, c_there, h, e, N, F, half, False,
+    )  # fmt: skip
+    slope = tl.dot(gx, tl.trans(vx.to(kind)), input_precision=PRECISION)
+    slope = tl.dot(gy, tl.trans(vy.to(kind)), slope, input_precision=PRECISION)
+    slope = (weight * (slope - total[:, None])).to(kind)  # dL/dscore
+    weight = weight.to(kind)
+    dx = tl.dot(slope, kx, input_precision=PRECISION) * scale
+    dy = tl.dot(slope, ky, input_precision=PRECISION) * scale
     if TURN_Q:
-        cos, sin = _phase(q_cos, q_sin, t[:, None] * half + e[None, :], cell)
+        cos, sin = _phase(q_cos, q_sin, r_place, cell)
         dx, dy = _turned(dx, dy, cos, -sin)
-    to = dq + window * dqw + t[:, None] * dqt + h * 2 * half + e[None, :]
+    to = dq + (r_window * dqw + t * dqt)[:, None] + h * 2 * half + e[None, :]
     _store(to, dx, dy, half, cell)
-    if F > 0:
-        j = tl.arange(0, F_)
-        where = (j < F)[:, None] & (e < half)[None, :]
-        kx, ky = _load(first_k[None, :] + j[:, None] * fkt, half, where)
-        vx, vy = _load(first_v[None, :] + j[:, None] * fvt, half, where)
-        dkx, dky, dvx, dvy = _of_keys(
-            kx, ky, vx, vy, j, j < F, q_at, qt, g_at, gt, o_at, l_at, m_at, mt, mj,
-            q_cos, q_sin, e, scale, T, 0, 0, H, half, F_, half_, MASKED, TURN_Q, False,
-        )  # fmt: skip
-        if MORE:
-            x, y = _load(mk + window * mkw + j[:, None] * mkt + h * mkh + e[None, :], half, where)
-            dkx, dky = dkx + x, dky + y
-            x, y = _load(mv + window * mvw + j[:, None] * mvt + h * mvh + e[None, :], half, where)
-            dvx, dvy = dvx + x, dvy + y
-        inner = h * 2 * half + e[None, :]
-        _store(dfk + window * dfkw + j[:, None] * dfkt + inner, dkx, dky, half, where)
-        _store(dfv + window * dfvw + j[:, None] * dfvt + inner, dvx, dvy, half, where)
+    dkx = tl.dot(tl.trans(slope), qx, input_precision=PRECISION)
+    dky = tl.dot(tl.trans(slope), qy, input_precision=PRECISION)
+    dvx = tl.dot(tl.trans(weight), gx, input_precision=PRECISION)
+    dvy = tl.dot(tl.trans(weight), gy, input_precision=PRECISION)
+    inside = c_there[:, None] & (e < half)[None, :]
+    inner = h * 2 * half + e[None, :]
     if KEYS:
-        j = tl.arange(0, J_)
-        where = (j < J)[:, None] & (e < half)[None, :]
-        place = j[:, None] * half + e[None, :]
-        rows = other_k[None, :] + j[:, None] * kt
-        kx, ky = _load_turned(rows, k_cos, k_sin, place, where, half, TURN_K)
-        vx, vy = _load(other_v[None, :] + j[:, None] * vt, half, where)
-        dkx, dky, dvx, dvy = _of_keys(
-            kx, ky, vx, vy, j, j < J, q_at, qt, g_at, gt, o_at, l_at, m_at, mt, mj,
-            q_cos, q_sin, e, scale, T, F, J - T, H, half, J_, half_, MASKED, TURN_Q, CAUSAL,
-        )  # fmt: skip
+        where = inside & (j >= F)[:, None]
+        x, y = dkx, dky
         if TURN_K:
-            cos, sin = _phase(k_cos, k_sin, place, where)
-            dkx, dky = _turned(dkx, dky, cos, -sin)
-        inner = h * 2 * half + e[None, :]
-        _store(dk + window * dkw + j[:, None] * dkt + inner, dkx, dky, half, where)
-        _store(dv + window * dvw + j[:, None] * dvt + inner, dvx, dvy, half, where)
-
-
-@triton.jit
-def _of_keys(
-    kx, ky, vx, vy, j, there, q_at, qt, g_at, gt, o_at, l_at, m_at, mt, mj,
-    q_cos, q_sin, e, scale,
-    T: tl.constexpr, FIRST: tl.constexpr, LAG: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
-    J_: tl.constexpr, half_: tl.constexpr,
-    MASKED: tl.constexpr, TURN_Q: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
-    """Gradients of keys and values (J, half), key number ``FIRST + j`` of the mask."""
-    dkx = tl.zeros((J_, half_), tl.float32)
-    dky = tl.zeros((J_, half_), tl.float32)
-    dvx = tl.zeros((J_, half_), tl.float32)
-    dvy = tl.zeros((J_, half_), tl.float32)
-    D: tl.constexpr = H * 2 * half
-    for t in tl.static_range(T):
-        qx, qy = _load_turned(q_at + t * qt, q_cos, q_sin, t * half + e, e < half, half, TURN_Q)
-        qx, qy = qx * scale, qy * scale
-        gx, gy = _load(g_at + t * gt, half, e < half)
-        ox, oy = _load(o_at + t * D, half, e < half)
-        weight = tl.sum(kx * qx[None, :] + ky * qy[None, :], axis=1) - tl.load(l_at + t * H)
-        weight = tl.where(there, tl.exp(weight), 0.0)  # (J,)
-        if MASKED:
-            open = tl.load(m_at + t * mt + (FIRST + j) * mj, mask=there, other=0)
-            weight = tl.where(open != 0, weight, 0.0)
-        if CAUSAL:
-            weight = tl.where(j <= t + LAG, weight, 0.0)
-        slope = tl.sum(vx * gx[None, :] + vy * gy[None, :], axis=1) - tl.sum(gx * ox + gy * oy)
-        slope = weight * slope
-        dkx += slope[:, None] * qx[None, :]
-        dky += slope[:, None] * qy[None, :]
-        dvx += weight[:, None] * gx[None, :]
-        dvy += weight[:, None] * gy[None, :]
-    return dkx, dky, dvx, dvy
+            cos, sin = _phase(k_cos, k_sin, (j - F)[:, None] * half + e[None, :], where)
+            x, y = _turned(dkx, dky, cos, -sin)
+        _store(dk + (c_window * dkw + (j - F) * dkt)[:, None] + inner, x, y, half, where)
+        _store(dv + (c_window * dvw + (j - F) * dvt)[:, None] + inner, dvx, dvy, half, where)
+    if F > 0:
+        where = inside & (j < F)[:, None]
+        if MORE:
+            x, y = _load(
+                mk + (c_window * mkw + j * mkt)[:, None] + h * mkh + e[None, :], half, where
+            )
+            dkx, dky = dkx + x, dky + y
+            x, y = _load(
+                mv + (c_window * mvw + j * mvt)[:, None] + h * mvh + e[None, :], half, where
+            )
+            dvx, dvy = dvx + x, dvy + y
+        _store(dfk + (c_window * dfkw + j * dfkt)[:, None] + inner, dkx, dky, half, where)
+        _store(dfv + (c_window * dfvw + j * dfvt)[:, None] + inner, dvx, dvy, half, where)
