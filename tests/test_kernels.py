@@ -58,13 +58,10 @@ def test_attention_over_few_keys(shape, masked, causal):
     if masked:
         mask = torch.rand(B, N, 1, T, first + J, device=DEVICE) > 0.4
         mask[..., 0] = True  # no row is empty
-    q_turn, k_turn = phases(T, d), phases(J, d)
     ours = few_keys.attend(
-        q, before, k, v, None if mask is None else mask.squeeze(2), q_turn, k_turn, causal=causal
+        q, before, k, v, None if mask is None else mask.squeeze(2), causal=causal
     )
-    theirs = attend_plainly(
-        turned(q, q_turn), turned(k, k_turn), v, mask, first=before, causal=causal
-    )
+    theirs = attend_plainly(q, k, v, mask, first=before, causal=causal)
     assert_twins(ours, theirs, [q, k, v, *(before or ())])
 
 
@@ -74,7 +71,7 @@ def test_attention_takes_windows_as_views_of_their_tokens():
         t.unfold(1, 4, 2).movedim(-1, 2).unflatten(-1, (2, 4)).transpose(2, 3)
         for t in tokens.chunk(3, dim=-1)
     )  # (B, N, H, W, d), windows overlap
-    ours = few_keys.attend(q, None, k, v, None, None, None, causal=True)
+    ours = few_keys.attend(q, None, k, v, None, causal=True)
     assert_twins(ours, attend_plainly(q, k, v, None, first=None, causal=True), [tokens])
 
 

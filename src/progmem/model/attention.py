@@ -39,21 +39,34 @@ def attend(
         q_turn, k_turn: positions of the queries and of ``k``.
         causal: the last query sees all of ``k``, each one before it one key less.
     """
-    if kernels.fit(q):
+    q, k = turned(q, q_turn), turned(k, k_turn)
+    if kernels.fit(q) and q.dim() in (4, 5):
         from progmem.kernels import few_keys
 
-        F_ = 0 if first is None else first[0].shape[-2]
-        if few_keys.takes(q, F_ + k.shape[-2]) and q.dim() in (4, 5):
-            if mask is not None:
-                mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)
-            lone = q.dim() == 4
-            if lone:
-                q, k, v = (t.unsqueeze(1) for t in (q, k, v))
-                mask = None if mask is None else mask.unsqueeze(1)
-                first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
-            out = few_keys.attend(q, first, k, v, mask, q_turn, k_turn, causal=causal)
-            return out.squeeze(1) if lone else out
-    return attend_plainly(turned(q, q_turn), turned(k, k_turn), v, mask, first=first, causal=causal)
+        if few_keys.takes(q, k.shape[-2] + (0 if first is None else first[0].shape[-2])):
+            return _attend_at_once(q, k, v, mask, first, causal)
+    return attend_plainly(q, k, v, mask, first=first, causal=causal)
+
+
+def _attend_at_once(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    first: tuple[Tensor, Tensor] | None,
+    causal: bool,
+) -> Tensor:
+    """`attend` by the kernel for few keys, which takes series, windows and heads."""
+    from progmem.kernels import few_keys
+
+    if mask is not None:
+        mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)
+    if q.dim() == 5:
+        return few_keys.attend(q, first, k, v, mask, causal=causal)
+    q, k, v = (t.unsqueeze(1) for t in (q, k, v))
+    mask = None if mask is None else mask.unsqueeze(1)
+    first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
+    return few_keys.attend(q, first, k, v, mask, causal=causal).squeeze(1)
 
 
 def attend_plainly(
