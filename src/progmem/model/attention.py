@@ -59,6 +59,7 @@ def _attend_at_once(
     """`attend` by the kernel for few keys, which takes series, windows and heads."""
     from progmem.kernels import few_keys
 
+    k, v = k.to(q.dtype), v.to(q.dtype)
     if mask is not None:
         mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)
     if q.dim() == 5:
