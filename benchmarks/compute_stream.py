@@ -80,7 +80,7 @@ def measure_row(samples: int, *, dim: int, device: str, repeats: int) -> dict[st
     row |= _counted(samples, dim)
     row["ours"] = measure_push(cfg, device, repeats=repeats)
     row["ours"]["sequence_seconds"] = row["windows"] * row["ours"]["seconds"]
-    dtype = _dtype(device)
+    dtype = dtype_on(device)
     full = VanillaTransformer(cfg).eval().to(device, dtype)
     x = torch.randn(1, samples, 1, device=device, dtype=dtype)
     with torch.inference_mode():
@@ -99,7 +99,7 @@ def measure_row(samples: int, *, dim: int, device: str, repeats: int) -> dict[st
 
 def measure_push(cfg: progmem.ModelConfig, device: str, *, repeats: int) -> dict[str, Any]:
     """A push of one stride of samples into a stream that has filled its windows."""
-    model = progmem.PMT(cfg).eval().to(device, _dtype(device))
+    model = progmem.PMT(cfg).eval().to(device, dtype_on(device))
     stream = progmem.Stream(model)
     chunk = torch.randn(1, cfg.stride * cfg.patch_stride, cfg.channels)
     for _ in range(2 * cfg.overlap + 2):
@@ -108,7 +108,7 @@ def measure_push(cfg: progmem.ModelConfig, device: str, *, repeats: int) -> dict
     return found | {"rate": (1 - HEADROOM) * chunk.shape[1] / found["seconds"]}
 
 
-def _dtype(device: str) -> torch.dtype:
+def dtype_on(device: str) -> torch.dtype:
     return torch.bfloat16 if device == "cuda" else torch.float32
 
 

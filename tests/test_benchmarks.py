@@ -6,13 +6,26 @@ import sys
 import pytest
 import torch
 
-from benchmarks import compute_stream, compute_vectorised, full_attention
-from progmem.report.paper import STREAMING
+import progmem
+from benchmarks import (
+    compute_aggregator,
+    compute_stream,
+    compute_vectorised,
+    full_attention,
+    training_step,
+)
+from progmem.model.aggregator import OverlapAggregator
+from progmem.report.paper import AGGREGATOR_STREAMING, STREAMING
 from progmem.report.tables import render
+from progmem.settings import read_config
+from progmem.training.pretrain import pretrain
 
 STREAM = ["--samples", "512", "1024", "--dim", "32", "--long", "9000", "--hour", "2", "--sizes",
           "tiny"]  # fmt: skip
 VECTORISED = ["--samples", "700", "--batches", "2", "--dim", "32", "--growth", "500", "1000"]
+
+AGGREGATOR = ["--windows", "16", "--tokens", "200", "--dim", "32"]
+TRAINING = ["--size", "tiny", "--batch", "6", "--rows", "12", "--steps", "2"]
 
 
 @pytest.fixture
@@ -79,3 +92,70 @@ def test_nothing_is_timed_where_the_forms_differ(run, monkeypatch):
     monkeypatch.setattr(full_attention, "attend_written_out", lambda q, k, v: v)
     with pytest.raises(AssertionError):
         run(compute_vectorised, VECTORISED)
+
+
+def test_the_aggregator_benchmark_gives_the_papers_count_and_shares_of_a_block(run, tmp_path):
+    result, printed = run(compute_aggregator, AGGREGATOR)
+    assert result["streaming"][0]["seconds"].keys() == {"push", "aggregator"}
+    assert result["vectorised"][0]["seconds"].keys() == compute_aggregator.PARTS.keys()
+    assert "in brackets" not in printed
+    result["streaming"][0] |= {"window": 1024, "macs": 240e6}
+    table = shown_for_a_gpu(result | {"config": {"dim": 320}}, tmp_path, "compute_aggregator")
+    assert "| 1024 | 2 | 0.24 (0.24) |" in table and "(3.1)" in table
+    counted = progmem.count_macs(compute_aggregator.geometry(2048, 320), 1024 * 8 + 8)
+    assert round(counted["aggregator"] / 1e9, 2) == AGGREGATOR_STREAMING[2048][0]
+
+
+def test_a_part_that_gives_something_else_alone_is_not_timed(run, monkeypatch):
+    calls = []
+
+    def unlike(self, copies, exists):
+        calls.append(copies)
+        return copies[:, :, 0] * len(calls)
+
+    monkeypatch.setattr(OverlapAggregator, "forward", unlike)
+    with pytest.raises(AssertionError):
+        run(compute_aggregator, AGGREGATOR)
+
+
+def test_the_training_benchmark_trains_twice_alike_and_breaks_a_step_down(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(training_step, "PROFILED", 1)
+    result, printed = run(training_step, TRAINING)
+    (row,) = result["rows"]
+    assert row["same_twice"] and row["largest_difference"] == row["difference_of_repeat"] == 0
+    assert len(row["losses"]) == 2 and row["losses"][0] != row["losses"][1]
+    top = row["profile"]["top"]
+    assert [kernel["ms"] for kernel in top] == sorted((k["ms"] for k in top), reverse=True)
+    assert any("mm" in kernel["name"] for kernel in top) and "`aten::" in printed
+    assert "| ms |" not in printed
+    assert "| ms |" in shown_for_a_gpu(result, tmp_path, "training_step")
+
+
+def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):
+    def double(rows, cfg, total):
+        training = training_step.plain(rows, cfg, total)
+
+        def step():
+            training.step()
+            training.losses[-1] *= 2
+
+        return training._replace(step=step)
+
+    monkeypatch.setitem(training_step.VARIANTS, "double", double)
+    with pytest.raises(AssertionError, match="double, 32: the first loss is off"):
+        run(training_step, TRAINING)
+
+
+def test_the_benchmarks_plain_step_is_the_step_of_pretrain(tmp_path):
+    settings = [*training_step.SETTINGS, "model.size=tiny", "train.batch_size=6",
+                "train.epochs=2", "train.device=cpu", "train.log_every=1"]  # fmt: skip
+    cfg = read_config(None, settings)
+    rows = training_step.made_rows(12, cfg)
+    training = training_step.plain(rows, cfg, 4)
+    for _ in range(4):
+        training.step()
+    model = pretrain(rows.recordings, tmp_path / "run", cfg, say=None)
+    for ours, theirs in zip(training.learner.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from progmem.report.markdown import markdown
-from progmem.report.paper import STREAMING, VECTORISED
+from progmem.report.paper import (
+    AGGREGATOR_STREAMING,
+    AGGREGATOR_VECTORISED,
+    STREAMING,
+    VECTORISED,
+)
 
 Result = dict[str, Any]
 PAPERS_RATE = 96_000  # Hz, the most it prints
@@ -22,6 +27,16 @@ def stream_table(results: list[Result]) -> str:
 def vectorised_table(results: list[Result]) -> str:
     """Whole series at once: four models at each batch size, then growth with length."""
     return _by_device(results, _vectorised_part)
+
+
+def aggregator_table(results: list[Result]) -> str:
+    """The aggregator's multiply-adds and its share of the time of a step and of a block."""
+    return _by_device(results, _aggregator_part)
+
+
+def training_table(results: list[Result]) -> str:
+    """A whole training step by variant, how far apart their losses go, and the largest kernels."""
+    return _by_device(results, _training_part)
 
 
 def _by_device(results: list[Result], part: Callable[[Result], str]) -> str:
@@ -137,3 +152,61 @@ def _growth(result: Result) -> str:
         last = row
     absolute = ["s", "peak MB"] if _on_gpu(result) else []
     return markdown(["samples", *absolute, "growth over the row above (1 is linear)"], lines)
+
+
+def _aggregator_part(result: Result) -> str:
+    known = result["config"]["dim"] == 320
+    streaming = []
+    for row in result["streaming"]:
+        seconds = row["seconds"]
+        cells = [
+            f"{row['macs'] / 1e9:.2f}",
+            f"{100 * seconds['aggregator'] / seconds['push']:.1f}",
+        ]
+        paper = AGGREGATOR_STREAMING.get(row["window"]) if known else None
+        if paper is not None:
+            cells = [f"{ours} ({theirs})" for ours, theirs in zip(cells, paper, strict=True)]
+        streaming.append([str(row["window"]), str(row["copies"]), *cells])
+    vectorised = []
+    for row in result["vectorised"]:
+        seconds = row["seconds"]
+        gflops = f"{row['macs'] / 1e9:.1f}"
+        if known and row["tokens"] in AGGREGATOR_VECTORISED:
+            gflops += f" ({AGGREGATOR_VECTORISED[row['tokens']]})"
+        parts = ("aggregator", "feed_forward", "window_feed_forward")
+        shares = [f"{100 * seconds[part] / seconds['block']:.1f}" for part in parts]
+        per_token = f"{row['macs'] / row['tokens'] / 1e6:.3f}"
+        vectorised.append([f"{row['tokens']:,}", f"{row['window']:,}", gflops, per_token, *shares])
+    header = ["tokens", "W", "GFLOPs", "MFLOPs a token", "aggregator % of the block",
+              "outer feed-forward %", "windows' feed-forward %"]  # fmt: skip
+    return "\n\n".join([
+        markdown(["W, on a stream", "copies", "GFLOPs a step", "% of the step's time"], streaming),
+        markdown(header, vectorised),
+        *(["in brackets: the paper's"] if known else []),
+    ])  # fmt: skip
+
+
+def _training_part(result: Result) -> str:
+    first = result["rows"][0]
+    lines = []
+    for row in result["rows"]:
+        cells = [f"{row['seconds'] / first['seconds']:.2f}x", f"{row['profile']['count']:,.0f}"]
+        if _on_gpu(result):
+            absolute = (1e3 * row["seconds"], row["profile"]["ms"], row["peak_mb"])
+            cells += [f"{value:,.1f}" for value in absolute]
+        cells += [f"{row['largest_difference']:.1e}", "yes" if row["same_twice"] else "no"]
+        lines.append([f"{row['variant']}, {row['precision']}", *cells])
+    absolute_names = ["ms", "ms in kernels", "peak MB"] if _on_gpu(result) else []
+    header = ["step", "time", "kernels", *absolute_names,
+              f"loss apart over {result['steps']} steps", "same twice"]  # fmt: skip
+    spent = [
+        [
+            f"`{kernel['name'][:60].replace('|', ' ')}`",
+            f"{100 * kernel['ms'] / first['profile']['ms']:.1f}",
+            f"{kernel['count']:,.0f}",
+        ]
+        for kernel in first["profile"]["top"][:10]
+    ]
+    title = f"where the time of {first['variant']}, {first['precision']} goes"
+    kernels = markdown(["kernel", "%", "a step"], spent)
+    return f"{markdown(header, lines)}\n\n{title}\n\n{kernels}"

@@ -9,7 +9,12 @@ import numpy as np
 
 from progmem.errors import InputError
 from progmem.probes.svm import HEADS
-from progmem.report.compute_tables import stream_table, vectorised_table
+from progmem.report.compute_tables import (
+    aggregator_table,
+    stream_table,
+    training_table,
+    vectorised_table,
+)
 from progmem.report.markdown import markdown
 from progmem.report.paper import CLASSIFICATION
 from progmem.report.record import RESULTS
@@ -86,6 +91,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "tune": classification_table,
     "compute_stream": stream_table,
     "compute_vectorised": vectorised_table,
+    "compute_aggregator": aggregator_table,
+    "training_step": training_table,
 }
 
 
