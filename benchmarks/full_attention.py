@@ -8,9 +8,10 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.model.attention import AttentionLayer, attend, rotate, split_heads
+from progmem.model.attention import AttentionLayer, rotate, split_heads
 
 
 def attend_written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -71,11 +72,12 @@ class CachedAttention:
         rows, _ = self.model.tokenizer(x)  # (B, m, D)
         m, first = rows.shape[1], self.seen
         self.seen += m
-        lower = torch.ones(m, self.seen, dtype=torch.bool, device=x.device).tril(first)
+        lower = causal_lower_right(m, self.seen)  # flash attention knows this mask
         for layer, kept in zip(layers_of(self.model), self.cache, strict=True):
             q, k, v = (split_heads(t, self.model.cfg.heads) for t in layer.project(rows))
             kept[0, :, :, first : self.seen] = rotate(k, first)
             kept[1, :, :, first : self.seen] = v
             past = kept[..., : self.seen, :]
-            rows = layer.complete(rows, attend(rotate(q, first), past[0], past[1], lower))
+            seen = F.scaled_dot_product_attention(rotate(q, first), past[0], past[1], lower)
+            rows = layer.complete(rows, seen)
         return self.model.norm(rows)

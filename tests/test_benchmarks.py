@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from torch.nn.attention.bias import causal_upper_left
 
 import progmem
 from benchmarks import (
@@ -30,15 +31,15 @@ TRAINING = ["--size", "tiny", "--batch", "6", "--rows", "12", "--steps", "2"]
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run a benchmark on the CPU: what it wrote, and what it printed last."""
+    """Run a benchmark: what it wrote and what it printed, the table last."""
 
-    def run(module, arguments):
+    def run(module, arguments, device="cpu"):
         name = module.__name__.removeprefix("benchmarks.")
-        common = ["--device", "cpu", "--repeats", "2", "--commit", "made", "--out", str(tmp_path)]
+        common = ["--device", device, "--repeats", "2", "--commit", "made", "--out", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", [name, *common, *arguments])
         module.main()
-        result = json.loads((tmp_path / name / "cpu.json").read_text())
-        assert result["commit"] == "made" and result["device"].endswith("CPU")
+        result = json.loads((tmp_path / name / f"{device}.json").read_text())
+        assert result["commit"] == "made" and result["device"].endswith("CPU") == (device == "cpu")
         printed = capsys.readouterr().out
         assert printed.endswith(render(name, tmp_path) + "\n")
         return result, printed
@@ -86,7 +87,7 @@ def test_the_vectorised_benchmark_holds_four_models_against_fused_attention(run,
 
 
 def test_nothing_is_timed_where_the_forms_differ(run, monkeypatch):
-    monkeypatch.setattr(full_attention, "attend", lambda q, k, v, mask: torch.zeros_like(q))
+    monkeypatch.setattr(full_attention, "causal_lower_right", causal_upper_left)
     with pytest.raises(AssertionError):
         run(compute_stream, STREAM)
     monkeypatch.setattr(full_attention, "attend_written_out", lambda q, k, v: v)
@@ -159,3 +160,19 @@ def test_the_benchmarks_plain_step_is_the_step_of_pretrain(tmp_path):
     model = pretrain(rows.recordings, tmp_path / "run", cfg, say=None)
     for ours, theirs in zip(training.learner.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    "module, arguments",
+    [
+        (compute_stream, STREAM),
+        (compute_vectorised, VECTORISED),
+        (compute_aggregator, AGGREGATOR),
+        (training_step, TRAINING),
+    ],
+)
+def test_figures_of_a_gpu_come_with_its_name(run, module, arguments):
+    result, printed = run(module, arguments, device="cuda")
+    assert result["device"] == torch.cuda.get_device_name() and result["device"] in printed
+    assert '"peak_mb": null' not in json.dumps(result.get("rows"))
