@@ -7,11 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import progmem
 from progmem.baselines.vanilla import VanillaTransformer
-
-PAPER_STREAMING_GFLOPS = {  # samples: the paper's streaming table, PMA column
-    512: 0.16, 1024: 0.30, 2048: 0.60, 4096: 1.21, 8192: 2.52,
-    16384: 5.52, 32768: 13.0, 65536: 33.6, 131072: 98.1,
-}  # fmt: skip
+from progmem.report.paper import STREAMING
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,9 @@ def test_our_multiply_adds_are_those_torch_counts(settings):
     assert counts["total"] == sum(v for k, v in counts.items() if k != "total")
 
 
-@pytest.mark.parametrize("samples, printed", PAPER_STREAMING_GFLOPS.items())
+@pytest.mark.parametrize(
+    "samples, printed", [(samples, row.gflops) for samples, row in STREAMING.items()]
+)
 def test_the_papers_streaming_table(samples, printed):
     tokens = (samples - 16) // 8 + 1
     window = int(0.2 * tokens)

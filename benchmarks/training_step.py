@@ -1,0 +1,204 @@
+"""The training step at HAR's shape: time, agreement of variants, determinism, and by kernel.
+
+    python -m benchmarks.training_step         # writes results/training_step/<device>.json
+
+256 rows x 2 views of 128 samples and 9 channels (made ones), patch 8/4: K = 31, W = 6, S = 3, two
+slots, `base`, all objectives, AdamW; bf16 and float32 on a GPU, float32 on a CPU. A step is all
+that a run repeats: rows, views, negatives, forward, losses, backward, the checks, clipping and the
+optimiser; logging and checkpoints are not in it.
+
+Every variant trains twice from the same seed before anything is timed: the two must be finite and
+begin as the first variant did; whether they are equal bit for bit, and how far the loss curves of
+variants lie apart, is kept.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks import timing
+from progmem.data.recordings import Recording
+from progmem.data.rows import Rows
+from progmem.model.inputs import ChannelStats
+from progmem.settings import RunConfig, read_config
+from progmem.training import randomness
+from progmem.training.learner import Learner, parameter_groups
+from progmem.training.pretrain import check_finite, learning_rate
+from progmem.training.setup import initial_model, make_fabric, model_for
+from progmem.training.step import Step, freeze_unreached
+
+SETTINGS = ("model.patch=8", "model.patch_stride=4", "model.window=6", "model.stride=3",
+            "model.slots=2", "views.preset=strong", "train.seed=0")  # fmt: skip
+LENGTH, CHANNELS = 128, 9
+FIRST = 0.02  # relative difference of the first loss that precision and kernels may make
+KERNELS = 40  # kept of a profile
+PROFILED = 3  # steps
+
+
+class Training(NamedTuple):
+    """A training that has begun: ``step`` makes one more whole step."""
+
+    step: Callable[[], None]
+    losses: list[Tensor]  # of the steps so far, on the device
+    learner: nn.Module
+
+
+def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
+    """The steps of `progmem.training.pretrain`, one operation after the other."""
+    stats, train = ChannelStats(rows.channels), cfg.train
+    rows.set_statistics(stats)
+    fabric = make_fabric(cfg)
+    learner = Learner(initial_model(model_for(rows, cfg), stats, train.seed), cfg.loss)
+    learner.to(fabric.device)
+    step = Step(learner, rows, cfg, train.batch_size, total, fabric.device)
+    freeze_unreached(step)
+    optimizer: Any = torch.optim.AdamW(
+        parameter_groups(learner, train.weight_decay), lr=train.lr, betas=(0.9, 0.999)
+    )
+    wrapped, optimizer = fabric.setup(learner, optimizer)
+    step.forward = wrapped
+    losses: list[Tensor] = []
+
+    def one() -> None:
+        number = len(losses)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(number, total, cfg)
+        torch.manual_seed(randomness.mixed_seed(train.seed, number, "dropout 0"))
+        loss, parts, _, _ = step(number)
+        fabric.backward(loss)
+        check_finite(parts, number)
+        norm = fabric.clip_gradients(
+            wrapped, optimizer, max_norm=train.clip, error_if_nonfinite=False
+        )
+        check_finite({"gradient": torch.as_tensor(norm)}, number)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(parts["loss"])
+
+    return Training(one, losses, learner)
+
+
+VARIANTS: dict[str, Callable[[Rows, RunConfig, int], Training]] = {"plain": plain}
+
+
+def made_rows(count: int, cfg: RunConfig) -> Rows:
+    """Noisy oscillations, each row with its own frequencies: something to tell apart."""
+    rng = np.random.default_rng(0)
+    time = np.arange(LENGTH)[:, None]
+    recordings = []
+    for i in range(count):
+        speed, phase = rng.uniform(0.02, 0.6, CHANNELS), rng.uniform(0, 6.28, CHANNELS)
+        noise = rng.normal(size=(LENGTH, CHANNELS))
+        values = np.sin(speed * time + phase) + 0.3 * noise
+        recordings.append(Recording(str(i), values.astype(np.float32)))
+    return Rows(recordings, cfg.data)
+
+
+class Settled(NamedTuple):
+    """What all variants train with."""
+
+    settings: list[str]
+    rows: int
+    steps: int  # of a loss curve
+    device: str
+    repeats: int
+
+    def begin(self, variant: str, precision: str) -> Training:
+        where = [f"train.device={self.device}", f"train.precision={precision}"]
+        cfg = read_config(None, [*self.settings, *where])
+        total = self.steps + self.repeats + PROFILED + 10
+        return VARIANTS[variant](made_rows(self.rows, cfg), cfg, total)
+
+
+def learn(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
+    """The loss curves of two trainings from one seed, and whether they are equal bit for bit."""
+    weights, curves = [], []
+    for _ in range(2):
+        training = settled.begin(variant, precision)
+        for _ in range(settled.steps):
+            training.step()
+        curves.append(torch.stack(training.losses).tolist())
+        weights.append([p.detach().clone() for p in training.learner.parameters()])
+    same = all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    row: dict[str, Any] = {"variant": variant, "precision": precision, "losses": curves[0]}
+    return row | {"second_losses": curves[1], "same_twice": same and curves[0] == curves[1]}
+
+
+def compare(rows: list[dict[str, Any]]) -> None:
+    """Note how far each loss curve goes from the first one's, and from its own repetition."""
+    first = np.array(rows[0]["losses"])
+    for row in rows:
+        name, losses = f"{row['variant']}, {row['precision']}", np.array(row["losses"])
+        assert np.isfinite(losses).all(), f"{name}: a loss is not finite"
+        apart = np.abs(losses / first - 1)
+        assert apart[0] < FIRST, f"{name}: the first loss is off by {apart[0]:.1e}"
+        row["largest_difference"] = float(apart.max())
+        row["difference_of_repeat"] = float(np.abs(row["second_losses"] / losses - 1).max())
+
+
+def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
+    """Time, peak memory and profile of a step."""
+    step, device = settled.begin(variant, precision).step, settled.device
+    found = timing.measure(step, device, repeats=settled.repeats)
+    return found | {"profile": profile(step, device)}
+
+
+def profile(step: Callable[[], None], device: str) -> dict[str, Any]:
+    """Where the time of a step goes: kernels by total time (on a CPU: operations)."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if device == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=kinds) as profiler:
+        for _ in range(PROFILED):
+            step()
+        timing.synchronise(device)
+    events: list[Any] = list(profiler.key_averages())
+    if device == "cuda":
+        events = [e for e in events if e.device_type.name == "CUDA" and not e.is_user_annotation]
+    spent = [(_own_time(event, device) / 1e3 / PROFILED, event) for event in events]
+    spent = sorted((pair for pair in spent if pair[0] > 0), key=lambda pair: -pair[0])
+    return {
+        "ms": sum(ms for ms, _ in spent),
+        "count": sum(event.count for _, event in spent) / PROFILED,
+        "top": [
+            {"name": event.key[:160], "ms": ms, "count": event.count / PROFILED}
+            for ms, event in spent[:KERNELS]
+        ],
+    }
+
+
+def _own_time(event: Any, device: str) -> float:
+    return event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    timing.add_arguments(parser)
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=2048, help="made series to draw batches from")
+    parser.add_argument("--steps", type=int, default=200, help="of the loss curves")
+    chosen = parser.parse_args()
+    settings = [*SETTINGS, f"model.size={chosen.size}", f"train.batch_size={chosen.batch}"]
+    settled = Settled(settings, chosen.rows, chosen.steps, chosen.device, chosen.repeats)
+    precisions = ("bf16", "32") if chosen.device == "cuda" else ("32",)
+    pairs = [(variant, precision) for precision in precisions for variant in VARIANTS]
+    rows = []
+    for pair in pairs:
+        rows.append(learn(settled, *pair))
+        print(f"{', '.join(pair)}: loss {rows[-1]['losses'][-1]:.3f}", flush=True)
+    compare(rows)
+    for row, pair in zip(rows, pairs, strict=True):
+        row |= clock(settled, *pair)
+    result = {"config": settings, "seeds": [0], "steps": chosen.steps, "rows": rows}
+    timing.keep("training_step", chosen, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The compute benchmarks run, small and on the CPU, and their tables say what was measured."""
+
+import json
+import sys
+
+import pytest
+import torch
+from torch.nn.attention.bias import causal_upper_left
+
+import progmem
+from benchmarks import (
+    compute_aggregator,
+    compute_stream,
+    compute_vectorised,
+    full_attention,
+    training_step,
+)
+from progmem.model.aggregator import OverlapAggregator
+from progmem.report.paper import AGGREGATOR_STREAMING, STREAMING
+from progmem.report.tables import render
+from progmem.settings import read_config
+from progmem.training.pretrain import pretrain
+
+STREAM = ["--samples", "512", "1024", "--dim", "32", "--long", "9000", "--hour", "2", "--sizes",
+          "tiny"]  # fmt: skip
+VECTORISED = ["--samples", "700", "--batches", "2", "--dim", "32", "--growth", "500", "1000"]
+
+AGGREGATOR = ["--windows", "16", "--tokens", "200", "--dim", "32"]
+TRAINING = ["--size", "tiny", "--batch", "6", "--rows", "12", "--steps", "2"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a benchmark: what it wrote and what it printed, the table last."""
+
+    def run(module, arguments, device="cpu"):
+        name = module.__name__.removeprefix("benchmarks.")
+        common = ["--device", device, "--repeats", "2", "--commit", "made", "--out", str(tmp_path)]
+        monkeypatch.setattr(sys, "argv", [name, *common, *arguments])
+        module.main()
+        result = json.loads((tmp_path / name / f"{device}.json").read_text())
+        assert result["commit"] == "made" and result["device"].endswith("CPU") == (device == "cpu")
+        printed = capsys.readouterr().out
+        assert printed.endswith(render(name, tmp_path) + "\n")
+        return result, printed
+
+    return run
+
+
+def shown_for_a_gpu(result, tmp_path, name):
+    """The table of ``result``, had it been measured on a GPU that needs 3 MB for everything."""
+    text = json.dumps(result | {"device": "a GPU"}).replace('"peak_mb": null', '"peak_mb": 3.0')
+    (tmp_path / name / "cpu.json").write_text(text)
+    return render(name, tmp_path)
+
+
+def test_the_streaming_benchmark_shows_ratios_on_a_cpu_and_figures_on_a_gpu(run, tmp_path):
+    result, printed = run(compute_stream, STREAM)
+    first = result["rows"][0]
+    assert (first["tokens"], first["window"], first["stride"], first["windows"]) == (63, 12, 6, 10)
+    assert first["ours"]["rate"] == pytest.approx(0.8 * 48 / first["ours"]["seconds"])
+    assert " ms" not in printed and " Hz |" not in printed
+    assert "a push after 9,000 samples takes" in printed and "of real time" in printed
+    table = shown_for_a_gpu(result | {"config": {"dim": 320}}, tmp_path, "compute_stream")
+    line = next(line for line in table.splitlines() if line.startswith("| 1,024 → 127"))
+    assert "(0.8)" in line and "(48,000)" in line and "+0 % (+0 %)" in line
+
+
+@pytest.mark.parametrize("samples, printed", STREAMING.items())
+def test_counted_changes_of_flops_are_those_the_paper_prints(samples, printed):
+    counted = compute_stream._counted(samples, 320)
+    assert round(100 * (counted["macs"] / counted["macs_full"] - 1)) == printed.flops_change
+
+
+def test_the_vectorised_benchmark_holds_four_models_against_fused_attention(run, tmp_path):
+    result, printed = run(compute_vectorised, VECTORISED)
+    rows = {row["model"]: row for row in result["batches"][0]["rows"]}
+    assert list(rows) == ["vanilla", "fused", "PMA", "PMT"]
+    assert rows["vanilla"]["params"] == rows["fused"]["params"] < rows["PMA"]["params"]
+    assert rows["PMA"]["macs"] < rows["PMT"]["macs"]
+    assert "| fused | 0.1 | 0.01 | 1.00x | - |" in printed and "growth" in printed
+    result["batches"][0] |= {"batch": 32, "samples": 100_000}
+    table = shown_for_a_gpu(result | {"config": {"dim": 320}}, tmp_path, "compute_vectorised")
+    assert (
+        "| the paper's PMT | 20.1 | 329.99 | 12,337 | 5,381.27 | 74,326 | 1.55x | 1.48x |" in table
+    )
+
+
+def test_nothing_is_timed_where_the_forms_differ(run, monkeypatch):
+    monkeypatch.setattr(full_attention, "causal_lower_right", causal_upper_left)
+    with pytest.raises(AssertionError):
+        run(compute_stream, STREAM)
+    monkeypatch.setattr(full_attention, "attend_written_out", lambda q, k, v: v)
+    with pytest.raises(AssertionError):
+        run(compute_vectorised, VECTORISED)
+
+
+def test_the_aggregator_benchmark_gives_the_papers_count_and_shares_of_a_block(run, tmp_path):
+    result, printed = run(compute_aggregator, AGGREGATOR)
+    assert result["streaming"][0]["seconds"].keys() == {"push", "aggregator"}
+    assert result["vectorised"][0]["seconds"].keys() == compute_aggregator.PARTS.keys()
+    assert "in brackets" not in printed
+    result["streaming"][0] |= {"window": 1024, "macs": 240e6}
+    table = shown_for_a_gpu(result | {"config": {"dim": 320}}, tmp_path, "compute_aggregator")
+    assert "| 1024 | 2 | 0.24 (0.24) |" in table and "(3.1)" in table
+    counted = progmem.count_macs(compute_aggregator.geometry(2048, 320), 1024 * 8 + 8)
+    assert round(counted["aggregator"] / 1e9, 2) == AGGREGATOR_STREAMING[2048][0]
+
+
+def test_a_part_that_gives_something_else_alone_is_not_timed(run, monkeypatch):
+    calls = []
+
+    def unlike(self, copies, exists):
+        calls.append(copies)
+        return copies[:, :, 0] * len(calls)
+
+    monkeypatch.setattr(OverlapAggregator, "forward", unlike)
+    with pytest.raises(AssertionError):
+        run(compute_aggregator, AGGREGATOR)
+
+
+def test_the_training_benchmark_trains_twice_alike_and_breaks_a_step_down(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(training_step, "PROFILED", 1)
+    result, printed = run(training_step, TRAINING)
+    (row,) = result["rows"]
+    assert row["same_twice"] and row["largest_difference"] == row["difference_of_repeat"] == 0
+    assert len(row["losses"]) == 2 and row["losses"][0] != row["losses"][1]
+    top = row["profile"]["top"]
+    assert [kernel["ms"] for kernel in top] == sorted((k["ms"] for k in top), reverse=True)
+    assert any("mm" in kernel["name"] for kernel in top) and "`aten::" in printed
+    assert "| ms |" not in printed
+    assert "| ms |" in shown_for_a_gpu(result, tmp_path, "training_step")
+
+
+def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):
+    def double(rows, cfg, total):
+        training = training_step.plain(rows, cfg, total)
+
+        def step():
+            training.step()
+            training.losses[-1] *= 2
+
+        return training._replace(step=step)
+
+    monkeypatch.setitem(training_step.VARIANTS, "double", double)
+    with pytest.raises(AssertionError, match="double, 32: the first loss is off"):
+        run(training_step, TRAINING)
+
+
+def test_the_benchmarks_plain_step_is_the_step_of_pretrain(tmp_path):
+    settings = [*training_step.SETTINGS, "model.size=tiny", "train.batch_size=6",
+                "train.epochs=2", "train.device=cpu", "train.log_every=1"]  # fmt: skip
+    cfg = read_config(None, settings)
+    rows = training_step.made_rows(12, cfg)
+    training = training_step.plain(rows, cfg, 4)
+    for _ in range(4):
+        training.step()
+    model = pretrain(rows.recordings, tmp_path / "run", cfg, say=None)
+    for ours, theirs in zip(training.learner.model.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    "module, arguments",
+    [
+        (compute_stream, STREAM),
+        (compute_vectorised, VECTORISED),
+        (compute_aggregator, AGGREGATOR),
+        (training_step, TRAINING),
+    ],
+)
+def test_figures_of_a_gpu_come_with_its_name(run, module, arguments):
+    result, printed = run(module, arguments, device="cuda")
+    assert result["device"] == torch.cuda.get_device_name() and result["device"] in printed
+    assert '"peak_mb": null' not in json.dumps(result.get("rows"))
