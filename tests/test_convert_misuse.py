@@ -16,6 +16,7 @@ TOP = "UCI HAR Dataset/"
 EPILEPSY = made.epilepsy_csv(*epilepsy_rows(6))
 TSV = {"A_TRAIN.tsv": "1\t2\t3\n", "A_TEST.tsv": "1\t2\t3\n"}
 LOADS = made.quarter_hours(np.ones((40, 4)), CLIENTS)
+MANY_LOADS = made.quarter_hours(np.ones((8010, 4)), CLIENTS)
 
 
 def har_without(*names):
@@ -44,7 +45,8 @@ def without_line(text, number):
         (har_without("activity_labels.txt"), "a.zip has no activity_labels.txt"),
         (har_with("train/y_train.txt", lambda t: t + "1\n"),
          "train/y_train.txt must have 20 rows, .* of 1 values, got 21 of 1"),
-        (har_with("test/y_test.txt", lambda t: t.replace("2", "7")), "numbers of activities, 1 .. 2"),
+        (har_with("test/y_test.txt", lambda t: t.replace("2", "7")),
+         "test/y_test.txt must hold the numbers of activities, 1 .. 2"),
         (har_with("test/Inertial Signals/body_acc_x_test.txt", lambda t: t[:-17] + "\n"),
          "body_acc_x_test.txt in .*a.zip is ragged: line 20 has 127 values, the first 128"),
         (har_with("test/Inertial Signals/body_acc_x_test.txt", lambda t: "1 2\n" * 20),
@@ -80,6 +82,9 @@ def without_line(text, number):
         ({"L.txt": LOADS}, "must reach past 2012-01-01 and hour 8920; its 10 hours end at 2011-01"),
         ({"L.txt": without_line(LOADS, 9)}, "a row every 15 minutes, but 2011-01-01 02:00:00 is"),
         ({"L.txt": LOADS.replace('01:00:00";1,0', '01:00:00";')}, "number in every row of MT_001"),
+        ({"L.txt": without_line(MANY_LOADS, 8001)},  # rows are read 8,000 at a time
+         "every 15 minutes, but 2011-03-25 08:00:00 is followed by 2011-03-25 08:30:00"),
+        ({"L.txt": LOADS.replace("2011-01-01 01:00:00", "")}, "two rows or more, and a date in each"),
         ({"L.txt": LOADS.splitlines()[0] + "\r\n"}, "L.txt has no rows below its header"),
         ({"L.txt": LOADS + "1;2;3;4;5;6;7\r\n"}, "L.txt cannot be read: .*tokenizing"),
     ],

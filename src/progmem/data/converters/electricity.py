@@ -8,7 +8,7 @@ import io
 from typing import Any
 
 from progmem.data.converters.archive import Archive
-from progmem.data.converters.dates import check_steps
+from progmem.data.converters.dates import check_steps, read_dates
 from progmem.errors import InputError
 
 USED_BY = 8920  # the row of hours: 16:00 on 7 January 2012
@@ -55,14 +55,14 @@ def _hours(archive: Archive, member: str) -> Any:
                 bad += [c for c in piece if c not in bad and piece[c].isna().any()]
                 if bad:
                     raise InputError(f"{member} must have a number in every row of {bad[0]}")
-                dates.append(pd.Series(piece.index))
-                ends = check_steps(piece.index, member, "15min")
+                ends = read_dates(piece.index, member)
+                dates.append(ends)
                 sums.append(piece.groupby(ends.ceil("h") - pd.Timedelta("1h")).sum())
         except InputError:
             raise
         except ValueError as error:  # ragged rows
             raise InputError(f"{member} cannot be read: {str(error).splitlines()[0]}") from error
-    check_steps(pd.concat(dates), member, "15min")  # from piece to piece
+    check_steps(dates[0].append(dates[1:]), member, "15min")
     return pd.concat(sums).groupby(level=0).sum()
 
 
