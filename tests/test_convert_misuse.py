@@ -84,7 +84,7 @@ def without_line(text, number):
         ({"L.txt": LOADS.replace('01:00:00";1,0', '01:00:00";')}, "number in every row of MT_001"),
         ({"L.txt": without_line(MANY_LOADS, 8001)},  # rows are read 8,000 at a time
          "every 15 minutes, but 2011-03-25 08:00:00 is followed by 2011-03-25 08:30:00"),
-        ({"L.txt": LOADS.replace("2011-01-01 01:00:00", "")}, "two rows or more, and a date in each"),
+        ({"L.txt": LOADS.replace("2011-01-01 01:00:00", "")}, "and a date in each"),
         ({"L.txt": LOADS.splitlines()[0] + "\r\n"}, "L.txt has no rows below its header"),
         ({"L.txt": LOADS + "1;2;3;4;5;6;7\r\n"}, "L.txt cannot be read: .*tokenizing"),
     ],
