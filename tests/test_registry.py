@@ -100,14 +100,14 @@ def test_a_table_without_a_checksum_is_known_by_its_size_and_target(made_sets, m
     monkeypatch.setitem(registry.FILES, "Electricity", facts)
     assert load("Electricity", made_sets).columns == ("a", "OT")
     monkeypatch.setitem(registry.FILES, "Electricity", facts._replace(**change))
-    with pytest.raises(InputError, match="e.csv.gz must have .* hourly rows, . columns, . among"):
+    with pytest.raises(InputError, match=r"e.csv.gz must have .* hourly rows, . columns, . among"):
         load("Electricity", made_sets)
 
 
 def test_a_set_made_from_its_archive_is_as_good_and_no_third_one_is(made_sets, monkeypatch):
     other = {"start_train": np.arange(TRAIN), "experiment_train": np.zeros(TRAIN, np.int16)}
     repacked(made_sets, "HAR", **other)
-    with pytest.raises(InputError, match="HAR.npz is damaged or another version"):
+    with pytest.raises(InputError, match=r"HAR.npz is damaged or another version"):
         load("HAR", made_sets)
     facts = registry.FILES["HAR"]
     sha256 = registry.content_sha256(made_arrays("HAR") | other, ("classes", *facts.more))
@@ -116,7 +116,7 @@ def test_a_set_made_from_its_archive_is_as_good_and_no_third_one_is(made_sets, m
     repacked(made_sets, "HAR")
     assert load("HAR", made_sets).recording_train[5] == "1-1"
     repacked(made_sets, "HAR", **other | {"start_test": np.zeros(TEST, int)})
-    with pytest.raises(InputError, match="HAR.npz is damaged or another version"):
+    with pytest.raises(InputError, match=r"HAR.npz is damaged or another version"):
         load("HAR", made_sets)
 
 
