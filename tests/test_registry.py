@@ -94,6 +94,32 @@ def test_a_table_of_other_columns_is_refused_though_its_checksum_is_right(made_s
         load("Electricity", made_sets)
 
 
+@pytest.mark.parametrize("change", [{"columns": 3}, {"target": "b"}, {"rows": 9}])
+def test_a_table_without_a_checksum_is_known_by_its_size_and_target(made_sets, monkeypatch, change):
+    facts = registry.FILES["Electricity"]._replace(columns=2, sha256=None)
+    monkeypatch.setitem(registry.FILES, "Electricity", facts)
+    assert load("Electricity", made_sets).columns == ("a", "OT")
+    monkeypatch.setitem(registry.FILES, "Electricity", facts._replace(**change))
+    with pytest.raises(InputError, match=r"e.csv.gz must have .* hourly rows, . columns, . among"):
+        load("Electricity", made_sets)
+
+
+def test_a_set_made_from_its_archive_is_as_good_and_no_third_one_is(made_sets, monkeypatch):
+    other = {"start_train": np.arange(TRAIN), "experiment_train": np.zeros(TRAIN, np.int16)}
+    repacked(made_sets, "HAR", **other)
+    with pytest.raises(InputError, match=r"HAR.npz is damaged or another version"):
+        load("HAR", made_sets)
+    facts = registry.FILES["HAR"]
+    sha256 = registry.content_sha256(made_arrays("HAR") | other, ("classes", *facts.more))
+    monkeypatch.setitem(registry.FILES, "HAR", facts._replace(converted_sha256=sha256))
+    assert load("HAR", made_sets).recording_train[:6].tolist() == [*["0-0"] * 5, "1-0"]
+    repacked(made_sets, "HAR")
+    assert load("HAR", made_sets).recording_train[5] == "1-1"
+    repacked(made_sets, "HAR", **other | {"start_test": np.zeros(TEST, int)})
+    with pytest.raises(InputError, match=r"HAR.npz is damaged or another version"):
+        load("HAR", made_sets)
+
+
 def test_what_needs_labels_refuses_a_set_without_them(made_sets):
     assert registry.load_labelled("HAR", made_sets, split="validation").split == "validation"
     with pytest.raises(InputError, match="Electricity has no labels; those that have: HAR, Epi"):

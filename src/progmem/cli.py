@@ -65,9 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.set_defaults(run=_probe_classify)
 
     p = commands.add_parser("data", help="the paper's data sets")
-    p.add_argument("what", choices=["list", "check"], help="what is there, or whether it is right")
-    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
-    p.set_defaults(run=_data)
+    whats = p.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for what, text in (("list", "what is there"), ("check", "whether it is right")):
+        p = whats.add_parser(what, help=text)
+        p.add_argument("--data-dir", type=Path, help="where sets lie; by default $PROGMEM_DATA")
+        p.set_defaults(run=_data)
+    p = whats.add_parser("convert", help="make a set's file of the archive its publisher gives out")
+    p.add_argument("archive", type=Path, help="a zip, the folder it was unpacked to, or a file")
+    p.add_argument("-o", "--out", type=Path, help="folder to write to; by default $PROGMEM_DATA")
+    p.add_argument("--name", help="which set, where an archive has several")
+    p.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    p.set_defaults(run=_data_convert)
 
     p = commands.add_parser("results", help="tables of what was measured")
     p.add_argument("experiment", nargs="?", help="one experiment; by default all")
@@ -162,6 +170,15 @@ def _data(chosen: Any) -> None:
     print("\n".join(lines))
     if not good:
         raise InputError("some files are not what they should be, see above")
+
+
+def _data_convert(chosen: Any) -> None:
+    from progmem.data.convert import convert
+
+    lines, good = convert(chosen.archive, chosen.out, name=chosen.name, overwrite=chosen.overwrite)
+    print("\n".join(lines))
+    if not good:
+        raise InputError("the file is written, but is not the one that is known, see above")
 
 
 def _results(chosen: Any) -> None:

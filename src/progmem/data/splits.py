@@ -158,6 +158,7 @@ def _places(name: str, arrays: Arrays) -> tuple[np.ndarray | None, np.ndarray | 
         return np.concatenate([arrays[f"{key}_train"], arrays[f"{key}_test"]])
 
     if name == "HAR":
+        # in a file made from the official archive, an experiment is a bout of windows that overlap
         pairs = zip(both("subject"), both("experiment"), strict=True)
         return np.array([f"{s}-{e}" for s, e in pairs]), both("start").astype(np.int64)
     if name == "Epilepsy":

@@ -1,0 +1,105 @@
+"""What a publisher gave out: a zip, perhaps with a zip in it, an unpacked folder, or one file."""
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from progmem.errors import InputError
+
+Opener = Callable[[], IO[bytes]]
+HEAD = 2**16  # bytes; the header of a table of 370 clients fits
+
+
+class Archive(NamedTuple):
+    """The files of an archive by their paths in it."""
+
+    path: Path
+    members: dict[str, Opener]
+
+    def first_line(self, member: str) -> str:
+        with self.members[member]() as stream:
+            lines = stream.read(HEAD).decode("utf-8", errors="replace").splitlines()
+        return lines[0].removeprefix("\ufeff") if lines else ""
+
+    def ending_in(self, *endings: str) -> list[str]:
+        return [member for member in self.members if member.lower().endswith(endings)]
+
+    def all_of(self, files: list[str]) -> dict[str, str]:
+        """Where each of ``files`` is, in whatever folder; those that are not there are named."""
+        found = {file: member for member in sorted(self.members, reverse=True) for file in files
+                 if f"/{member}".endswith(f"/{file}")}  # fmt: skip
+        missing = [file for file in files if file not in found]
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise InputError(f"{self.path} has no {', '.join(missing[:3])}{more}")
+        return found
+
+    def rows(self, member: str) -> list[list[str]]:
+        """The cells of a text of rows, separated by blanks, tabs or commas, all rows alike."""
+        with self.members[member]() as stream:
+            text = stream.read().decode("utf-8", errors="replace")
+        rows: list[list[str]] = []
+        for number, line in enumerate(text.splitlines(), 1):
+            cells = line.replace(",", " ").split()
+            if cells and rows and len(cells) != len(rows[0]):
+                raise InputError(
+                    f"{member} in {self.path} is ragged: line {number} has {len(cells)} values, "
+                    f"the first {len(rows[0])}"
+                )
+            if cells:
+                rows.append(cells)
+        if not rows:
+            raise InputError(f"{member} in {self.path} is empty")
+        return rows
+
+    def numbers(self, member: str, rows: list[list[str]] | None = None) -> np.ndarray:
+        """A member's rows, or those given that were made of them, as float64 (rows, columns)."""
+        rows = self.rows(member) if rows is None else rows
+        try:
+            return np.array(rows, dtype=np.float64)
+        except ValueError as error:
+            raise InputError(f"{member} in {self.path} must hold numbers: {error}") from error
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[Archive]:
+    """The archive at ``path``; a zip in a zip is looked into, one in a folder is not."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        yield Archive(path, {f.relative_to(path).as_posix(): _opener(f) for f in files})
+        return
+    if not path.is_file():
+        raise InputError(f"there is no file or folder {path}")
+    if not zipfile.is_zipfile(path):
+        if path.suffix.lower() == ".zip":
+            raise InputError(f"{path} is not a zip file, or only a part of one")
+        yield Archive(path, {path.name: _opener(path)})
+        return
+    with zipfile.ZipFile(path) as outer:
+        members = _members(outer)
+        for name in [name for name in members if name.lower().endswith(".zip")]:
+            inner = zipfile.ZipFile(io.BytesIO(outer.read(name)))
+            members |= {f"{name}/{member}": opener for member, opener in _members(inner).items()}
+        yield Archive(path, members)
+
+
+def _opener(file: Path) -> Opener:
+    return lambda: file.open("rb")
+
+
+def _members(packed: zipfile.ZipFile) -> dict[str, Opener]:
+    """Files of a zip, without the shadows that macOS puts beside them."""
+
+    def opener(info: zipfile.ZipInfo) -> Opener:
+        return lambda: packed.open(info)
+
+    return {
+        info.filename: opener(info)
+        for info in packed.infolist()
+        if not info.is_dir() and not PurePosixPath(info.filename).name.startswith("._")
+    }
