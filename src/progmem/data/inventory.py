@@ -34,7 +34,8 @@ def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
             continue
         try:
             load(name, data_dir)
-            lines.append(f"{name:26}ok       {path}, content sha256 {file.sha256[:12]}…")
+            content = f"content sha256 {file.sha256[:12]}…" if file.sha256 else "sha256 not known"
+            lines.append(f"{name:26}ok       {path}, {content}")
         except InputError as error:
             good = False
             lines.append(f"{name:26}WRONG    {error}")

@@ -47,14 +47,15 @@ class DatedFile(NamedTuple):
 
     file: str
     rows: int
-    columns: tuple[str, ...]
-    target: str  # of univariate forecasting
+    columns: tuple[str, ...] | int  # their names, or how many of any names
+    target: str | None  # of univariate forecasting; None: the first column
     ends: tuple[int, int, int]  # of train, validation, test
     first: str | None  # the true first date, where the file's dates are made up
-    sha256: str  # of the unpacked file
+    sha256: str | None  # of the unpacked file; None: not known
 
     def describe(self) -> str:
-        return f"{self.rows} hourly rows, columns {', '.join(self.columns)}"
+        named = self.columns if isinstance(self.columns, int) else ", ".join(self.columns)
+        return f"{self.rows} hourly rows, columns {named}"
 
 
 FILES: dict[str, LabelledFile | DatedFile] = {
@@ -106,6 +107,9 @@ FILES: dict[str, LabelledFile | DatedFile] = {
         "electricity_2clients.csv.gz", 26304, ("0", "OT"), "0",
         (15782, 21043, 26304), "2012-01-01",
         "20a7ef13dda01992b2db40760338f0be0eb5039e2a4c33f56953d4196a21392d",
+    ),
+    "Electricity-321": DatedFile(
+        "electricity.csv.gz", 26304, 321, None, (15782, 21043, 26304), "2012-01-01", None,
     ),
 }  # fmt: skip
 LABELLED = tuple(name for name, file in FILES.items() if isinstance(file, LabelledFile))
@@ -222,9 +226,12 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
         text = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)
+    if file.sha256 is not None:
+        _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)
     table = pd.read_csv(io.BytesIO(text))
-    if (len(table), *table.columns) != (file.rows, "date", *file.columns):
+    columns = tuple(map(str, table.columns[1:]))
+    expected = len(columns) if isinstance(file.columns, int) else columns
+    if (len(table), table.columns[0], expected) != (file.rows, "date", file.columns):
         raise InputError(f"{path} must have {file.describe()}")
     dates = pd.DatetimeIndex(pd.to_datetime(table["date"]))
     if file.first is not None:
@@ -233,8 +240,9 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
     bounds = {
         part: (ends[i], ends[i + 1]) for i, part in enumerate(("train", "validation", "test"))
     }
-    values = table[list(file.columns)].to_numpy(dtype=np.float64)
-    return DatedSeries(name, values, file.columns, dates.to_numpy(), file.target, bounds)
+    values = table[list(columns)].to_numpy(dtype=np.float64)
+    target = file.target or columns[0]
+    return DatedSeries(name, values, columns, dates.to_numpy(), target, bounds)
 
 
 def _check_sha256(path: Path, found: str, expected: str) -> None:
