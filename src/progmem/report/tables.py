@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
 from progmem.probes.svm import HEADS
-from progmem.report.paper import CLASSIFICATION
+from progmem.report.paper import CLASSIFICATION, FORECASTING
 from progmem.report.record import RESULTS
 
 Result = dict[str, Any]
+NOT_HERE = "Electricity-321"  # its file could not be had
 
 
 def demo_table(results: list[Result]) -> str:
@@ -64,6 +66,52 @@ def classification_table(
     return _markdown(["set", "labels", *encoders, *beside], lines)
 
 
+def forecast_table(results: list[Result], *, head: str = "ridge") -> str:
+    """MSE / MAE of the test part by horizon, and their means; mean over training seeds."""
+    rows = [row for result in results for row in result["rows"]]
+    encoders = list(dict.fromkeys(row["encoder"] for row in rows))
+    order = list(VARIANTS)
+    lines = []
+    for result in sorted(results, key=lambda r: order.index(r["rows"][0]["set"])):
+        mine, name = result["rows"], result["rows"][0]["set"]
+        by_encoder = [_test_errors([r for r in mine if r["encoder"] == e], head) for e in encoders]
+        beside = [FORECASTING[name][who] for who in ("PMT", "TS2Vec")]
+        label = result.get("name", name)
+        for horizon in dict.fromkeys(int(h) for row in mine for h in row["scores"]):
+            cells = [_pair(e.get(horizon)) for e in (*by_encoder, *beside)]
+            lines.append([label, str(horizon), *cells])
+        averages = [_pair(_average(e)) for e in (*by_encoder, *beside)]
+        if set(averages[: len(encoders)]) != {"-"}:
+            lines.append([label, "mean", *averages])
+    if NOT_HERE not in {row["set"] for row in rows}:
+        beside = [FORECASTING[NOT_HERE][who] for who in ("PMT", "TS2Vec")]
+        missing = ["data not available here"] * len(encoders)
+        lines.append([NOT_HERE, "mean", *missing, *(_pair(_average(e)) for e in beside)])
+    return _markdown(["set", "H", *encoders, "paper's PMT", "TS2Vec, published"], lines)
+
+
+def _test_errors(rows: list[Result], head: str) -> dict[int, tuple[float, float]]:
+    """MSE and MAE by horizon, means over ``rows``."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for row in rows:
+        for horizon, by_head in row["scores"].items():
+            test = by_head[head]["test"]
+            found.setdefault(int(horizon), []).append((test["mse"], test["mae"]))
+    return {horizon: tuple(np.mean(both, axis=0).tolist()) for horizon, both in found.items()}
+
+
+def _average(by_horizon: dict[int, tuple[float, float]]) -> tuple[float, float] | None:
+    """The mean over the horizons; nothing unless all of them were measured."""
+    if not set(HORIZONS) <= set(by_horizon):
+        return None
+    mse, mae = np.mean([by_horizon[horizon] for horizon in HORIZONS], axis=0).tolist()
+    return mse, mae
+
+
+def _pair(both: tuple[float, float] | None) -> str:
+    return "-" if both is None else "{:.3f} / {:.3f}".format(*both)
+
+
 def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
     found = [row["scores"].get(pooling, {}).get(amount, {}).get(head) for row in rows]
     found = [scores for scores in found if scores is not None]
@@ -87,6 +135,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "pilot": classification_table,
     "classify": classification_table,
     "tune": classification_table,
+    "forecast": forecast_table,
 }
 
 
