@@ -100,6 +100,7 @@ def test_a_model_without_covariates_sees_the_columns_alone():
         assert forecaster.data.x.shape[2] == channels
         there = forecaster.known.features.there
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
+        assert forecaster._samples("train", 4)[0].any(1).all()  # nothing is learnt from no feature
         assert np.isfinite(forecaster.predict(4).to_numpy()).all()
 
 

@@ -14,6 +14,7 @@ from progmem.report.paper import CLASSIFICATION, FORECASTING
 from progmem.report.record import RESULTS
 
 Result = dict[str, Any]
+ByHorizon = dict[str, tuple[float, float]]  # MSE, MAE
 NOT_HERE = "Electricity-321"  # its file could not be had
 
 
@@ -67,49 +68,47 @@ def classification_table(
 
 
 def forecast_table(results: list[Result], *, head: str = "ridge") -> str:
-    """MSE / MAE of the test part by horizon, and their means; mean over training seeds."""
-    rows = [row for result in results for row in result["rows"]]
-    encoders = list(dict.fromkeys(row["encoder"] for row in rows))
+    """MSE / MAE of the test part by horizon, and their means; ± sd of the MSE over seeds."""
+    encoders = list(dict.fromkeys(row["encoder"] for result in results for row in result["rows"]))
     order = list(VARIANTS)
-    lines = []
+    lines, shown = [], set()
     for result in sorted(results, key=lambda r: order.index(r["rows"][0]["set"])):
-        mine, name = result["rows"], result["rows"][0]["set"]
-        by_encoder = [_test_errors([r for r in mine if r["encoder"] == e], head) for e in encoders]
-        beside = [FORECASTING[name][who] for who in ("PMT", "TS2Vec")]
-        label = result.get("name", name)
-        for horizon in dict.fromkeys(int(h) for row in mine for h in row["scores"]):
-            cells = [_pair(e.get(horizon)) for e in (*by_encoder, *beside)]
-            lines.append([label, str(horizon), *cells])
-        averages = [_pair(_average(e)) for e in (*by_encoder, *beside)]
-        if set(averages[: len(encoders)]) != {"-"}:
-            lines.append([label, "mean", *averages])
-    if NOT_HERE not in {row["set"] for row in rows}:
-        beside = [FORECASTING[NOT_HERE][who] for who in ("PMT", "TS2Vec")]
+        name = result["rows"][0]["set"]
+        columns: list[list[ByHorizon]] = [[] for _ in encoders]
+        for row in result["rows"]:
+            tests = {int(h): heads[head]["test"] for h, heads in row["scores"].items()}
+            found = {h: (test["mse"], test["mae"]) for h, test in tests.items()}
+            columns[encoders.index(row["encoder"])].append(_with_mean(found))
+        for horizon in dict.fromkeys(h for column in columns for one in column for h in one):
+            cells = [_errors(column, horizon) for column in (*columns, *_published(name))]
+            lines.append([result.get("name", name), horizon, *cells])
+        shown.add(name)
+    if NOT_HERE not in shown:
         missing = ["data not available here"] * len(encoders)
-        lines.append([NOT_HERE, "mean", *missing, *(_pair(_average(e)) for e in beside)])
+        beside = [_errors(column, "mean") for column in _published(NOT_HERE)]
+        lines.append([NOT_HERE, "mean", *missing, *beside])
     return _markdown(["set", "H", *encoders, "paper's PMT", "TS2Vec, published"], lines)
 
 
-def _test_errors(rows: list[Result], head: str) -> dict[int, tuple[float, float]]:
-    """MSE and MAE by horizon, means over ``rows``."""
-    found: dict[int, list[tuple[float, float]]] = {}
-    for row in rows:
-        for horizon, by_head in row["scores"].items():
-            test = by_head[head]["test"]
-            found.setdefault(int(horizon), []).append((test["mse"], test["mae"]))
-    return {horizon: tuple(np.mean(both, axis=0).tolist()) for horizon, both in found.items()}
+def _published(name: str) -> list[list[ByHorizon]]:
+    return [[_with_mean(FORECASTING[name][who])] for who in ("PMT", "TS2Vec")]
 
 
-def _average(by_horizon: dict[int, tuple[float, float]]) -> tuple[float, float] | None:
-    """The mean over the horizons; nothing unless all of them were measured."""
-    if not set(HORIZONS) <= set(by_horizon):
-        return None
-    mse, mae = np.mean([by_horizon[horizon] for horizon in HORIZONS], axis=0).tolist()
-    return mse, mae
+def _with_mean(errors: dict[int, tuple[float, float]]) -> ByHorizon:
+    """Errors by horizon, and their mean if all of the paper's horizons were measured."""
+    found = {str(horizon): both for horizon, both in errors.items()}
+    if set(HORIZONS) <= set(errors):
+        mse, mae = np.mean([errors[horizon] for horizon in HORIZONS], axis=0).tolist()
+        found["mean"] = (mse, mae)
+    return found
 
 
-def _pair(both: tuple[float, float] | None) -> str:
-    return "-" if both is None else "{:.3f} / {:.3f}".format(*both)
+def _errors(runs: list[ByHorizon], horizon: str) -> str:
+    found = np.array([run[horizon] for run in runs if horizon in run])  # (seeds, 2)
+    if not len(found):
+        return "-"
+    sd = f" ± {found[:, 0].std(ddof=1):.3f}" if len(found) > 1 else ""
+    return f"{found[:, 0].mean():.3f}{sd} / {found[:, 1].mean():.3f}"
 
 
 def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
