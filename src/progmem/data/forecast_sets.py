@@ -30,7 +30,7 @@ VARIANTS = {
     "ETTh1": Variant("ETTh1", "joint"),
     "ETTh1-uni": Variant("ETTh1", "target"),
     "Electricity-uni": Variant("Electricity", "target"),
-    "Electricity-321": Variant("Electricity-321", "instances"),
+    "Electricity321": Variant("Electricity321", "instances"),
 }
 
 

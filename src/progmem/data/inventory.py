@@ -25,20 +25,23 @@ def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
         raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    lines, good = [], True
-    for name, file in registry.FILES.items():
-        try:
-            path = find(name, data_dir)
-        except InputError:
-            lines.append(f"{name:26}missing  {file.file}")
-            continue
-        try:
-            load(name, data_dir)
-            content = f"content sha256 {file.sha256[:12]}…" if file.sha256 else "sha256 not known"
-            lines.append(f"{name:26}ok       {path}, {content}")
-        except InputError as error:
-            good = False
-            lines.append(f"{name:26}WRONG    {error}")
+    checked = [check_line(name, folder) for name in registry.FILES]
+    lines, good = [line for line, _ in checked], all(good for _, good in checked)
     if all("missing" in line for line in lines):
         raise InputError(f"none of the files is in {folder}")
     return lines, good
+
+
+def check_line(name: str, data_dir: str | Path | None) -> tuple[str, bool]:
+    """What reading a set whole says of it, and whether nothing is wrong with it."""
+    file = registry.FILES[name]
+    try:
+        path = find(name, data_dir)
+    except InputError:
+        return f"{name:26}missing  {file.file}", True
+    try:
+        load(name, data_dir)
+    except InputError as error:
+        return f"{name:26}WRONG    {error}", False
+    checked = f"content sha256 {file.sha256[:12]}…" if file.sha256 else "no checksum is known"
+    return f"{name:26}ok       {path}, {file.describe()}, {checked}", True

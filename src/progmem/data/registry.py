@@ -47,15 +47,16 @@ class DatedFile(NamedTuple):
 
     file: str
     rows: int
-    columns: tuple[str, ...] | int  # their names, or how many of any names
-    target: str | None  # of univariate forecasting; None: the first column
+    columns: tuple[str, ...] | int  # how many, where their names are not known beforehand
+    target: str  # of univariate forecasting
     ends: tuple[int, int, int]  # of train, validation, test
     first: str | None  # the true first date, where the file's dates are made up
     sha256: str | None  # of the unpacked file; None: not known
 
     def describe(self) -> str:
-        named = self.columns if isinstance(self.columns, int) else ", ".join(self.columns)
-        return f"{self.rows} hourly rows, columns {named}"
+        if isinstance(self.columns, int):
+            return f"{self.rows} hourly rows, {self.columns} columns, {self.target} among them"
+        return f"{self.rows} hourly rows, columns {', '.join(self.columns)}"
 
 
 FILES: dict[str, LabelledFile | DatedFile] = {
@@ -108,8 +109,8 @@ FILES: dict[str, LabelledFile | DatedFile] = {
         (15782, 21043, 26304), "2012-01-01",
         "20a7ef13dda01992b2db40760338f0be0eb5039e2a4c33f56953d4196a21392d",
     ),
-    "Electricity-321": DatedFile(
-        "electricity.csv.gz", 26304, 321, None, (15782, 21043, 26304), "2012-01-01", None,
+    "Electricity321": DatedFile(
+        "Electricity321.csv.gz", 26304, 321, "MT_001", (15782, 21043, 26304), None, None,
     ),
 }  # fmt: skip
 LABELLED = tuple(name for name, file in FILES.items() if isinstance(file, LabelledFile))
@@ -229,9 +230,10 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
     if file.sha256 is not None:
         _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)
     table = pd.read_csv(io.BytesIO(text))
-    columns = tuple(map(str, table.columns[1:]))
-    expected = len(columns) if isinstance(file.columns, int) else columns
-    if (len(table), table.columns[0], expected) != (file.rows, "date", file.columns):
+    date, *columns = map(str, table.columns)
+    known = file.columns
+    right = len(columns) == known if isinstance(known, int) else tuple(columns) == known
+    if date != "date" or not right or file.target not in columns or len(table) != file.rows:
         raise InputError(f"{path} must have {file.describe()}")
     dates = pd.DatetimeIndex(pd.to_datetime(table["date"]))
     if file.first is not None:
@@ -240,9 +242,8 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
     bounds = {
         part: (ends[i], ends[i + 1]) for i, part in enumerate(("train", "validation", "test"))
     }
-    values = table[list(columns)].to_numpy(dtype=np.float64)
-    target = file.target or columns[0]
-    return DatedSeries(name, values, columns, dates.to_numpy(), target, bounds)
+    values = table[columns].to_numpy(dtype=np.float64)
+    return DatedSeries(name, values, tuple(columns), dates.to_numpy(), file.target, bounds)
 
 
 def _check_sha256(path: Path, found: str, expected: str) -> None:

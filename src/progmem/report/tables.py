@@ -15,7 +15,7 @@ from progmem.report.record import RESULTS
 
 Result = dict[str, Any]
 ByHorizon = dict[str, tuple[float, float]]  # MSE, MAE
-NOT_HERE = "Electricity-321"  # its file could not be had
+NOT_HERE = "Electricity321"  # its file could not be had
 
 
 def demo_table(results: list[Result]) -> str:
