@@ -117,6 +117,8 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
         (lambda: again.estimate(4), "a kept forecaster has no series"),
         (lambda: again.predict(5, values, hours(T)), "horizon 5 was not fitted; fitted: 4"),
         (lambda: again.predict(4, values[:, :1], hours(T)), "has columns value; .* fitted on 0, 1"),
+        (lambda: again.predict(4, values, hours(2 * T)[::2]),
+         "has steps of 0 days 02:00:00; the forecaster was fitted on steps of 0 days 01:00:00"),
         (lambda: progmem.Forecaster.load(tmp_path / "kept.safetensors", small_model(8)),
          "was fitted on the features of another model"),
         (lambda: progmem.Forecaster.load(tmp_path / "none", model), "there is no forecaster in"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from progmem import forecaster_file
-from progmem.data.dates import COVARIATES, next_dates, time_covariates
+from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
 from progmem.data.forecast_sets import ForecastData, moments
 from progmem.data.own_series import Dated, take
 from progmem.encoding import Encoder
@@ -85,7 +85,7 @@ class Forecaster:
                 f"a training part of {end} samples holds no window of {self.padding + 1} with one "
                 "to predict; give a longer series or a smaller padding"
             )
-        self.columns, self.dates = taken.columns, taken.dates
+        self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
         self.mean, self.scale = moments(taken.values[:end], taken.columns)
         bounds = {"train": (0, end), "validation": (end, T)}
         x = self._seen(taken)[None]  # (1, T, C)
@@ -118,6 +118,11 @@ class Forecaster:
                 raise InputError(
                     f"the series has columns {', '.join(taken.columns)}; the forecaster was fitted "
                     f"on {', '.join(self.columns)}"
+                )
+            if str(step_of(taken.dates)) != self.step:
+                raise InputError(
+                    f"the series has steps of {step_of(taken.dates)}; the forecaster was fitted on "
+                    f"steps of {self.step}"
                 )
             last = Places(np.array([0]), np.array([len(taken.values) - 1]))
             x = self._seen(taken)[None]

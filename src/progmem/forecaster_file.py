@@ -35,6 +35,7 @@ def save(forecaster: "Forecaster", path: Path) -> None:
         "format": FORMAT,
         "encoder": fingerprint(forecaster.encoder),
         "columns": forecaster.columns,
+        "step": forecaster.step,
         "alphas": {h: known.ridge.alpha for h, known in forecaster.fitted.items()},
         **{name: getattr(forecaster, name) for name in ARGUMENTS},
     }
@@ -57,7 +58,7 @@ def load(path: Path, encoder: Encoder) -> "Forecaster":
     if note["encoder"] != fingerprint(encoder):
         raise InputError(f"{path} was fitted on the features of another model; fit it again")
     found = Forecaster(encoder, **{name: note[name] for name in ARGUMENTS})
-    found.columns = tuple(note["columns"])
+    found.columns, found.step = tuple(note["columns"]), note["step"]
     found.mean, found.scale = (tensors[name].numpy() for name in ("mean", "scale"))
     for horizon, alpha in note["alphas"].items():
         weight, bias, spread = (

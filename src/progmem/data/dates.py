@@ -85,10 +85,16 @@ def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     return table.drop(columns="date").set_axis(index)
 
 
+def step_of(index: "pd.DatetimeIndex") -> "pd.Timedelta | str":
+    """The step between regular dates, or pandas' name of the rule they follow."""
+    import pandas as pd
+
+    steps = np.diff(index.asi8)
+    return index[1] - index[0] if (steps == steps[0]).all() else str(pd.infer_freq(index))
+
+
 def next_dates(index: "pd.DatetimeIndex", count: int) -> "pd.DatetimeIndex":
     """The ``count`` dates that follow regular ones."""
     import pandas as pd
 
-    steps = np.diff(index.asi8)
-    step: Any = index[1] - index[0] if (steps == steps[0]).all() else pd.infer_freq(index)
-    return pd.date_range(index[-1], periods=count + 1, freq=step)[1:]
+    return pd.date_range(index[-1], periods=count + 1, freq=step_of(index))[1:]
