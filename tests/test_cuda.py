@@ -1,10 +1,14 @@
 """The same numbers on a GPU. Skipped where there is none."""
 
+import numpy as np
 import pytest
 import torch
+from forecast_setup import daily_waves, dated, hours, small_model
 from test_stream import assert_same, gappy, join
 
 import progmem
+from progmem.data.forecast_sets import as_forecast
+from progmem.probes.forecast import probe_forecast
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -55,3 +59,16 @@ def test_bf16_autocast_on_the_gpu_keeps_the_memory_in_float32(model):
         z = model.cuda()(torch.randn(4, 301, 2, device="cuda"))
     assert z.memory is None or z.memory.dtype == torch.float32
     assert z.tokens.isfinite().all()
+
+
+def test_a_forecast_on_the_gpu_is_that_of_the_cpu():
+    forecasts = []
+    for device in ("cpu", "cuda"):
+        forecaster = progmem.Forecaster(small_model(9).double().to(device), padding=30)
+        forecaster.fit(daily_waves(300, 2), hours(300))
+        forecasts.append(forecaster.predict(24))
+        data = as_forecast(dated(), "made", "joint")
+        scores = probe_forecast(small_model(9).double().to(device), data, horizons=[3], padding=10)
+        forecasts.append(scores["scores"]["3"]["ridge"]["test"]["mse"])
+    np.testing.assert_allclose(forecasts[2], forecasts[0], rtol=1e-4)
+    assert forecasts[3] == pytest.approx(forecasts[1], rel=1e-4)

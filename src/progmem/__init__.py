@@ -12,6 +12,7 @@ from progmem.model.stream import Stream
 
 if TYPE_CHECKING:
     from progmem.estimator import PMTEncoder
+    from progmem.forecaster import Forecaster
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "ConfigError",
     "Encoder",
     "Encoding",
+    "Forecaster",
     "InputError",
     "ModelConfig",
     "ModelFolderError",
@@ -31,9 +33,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """PMTEncoder once it is asked for: scikit-learn and the training loop take long to import."""
+    """Once it is asked for, what needs scikit-learn or the training loop: they load slowly."""
     if name == "PMTEncoder":
         from progmem.estimator import PMTEncoder
 
         return PMTEncoder
+    if name == "Forecaster":
+        from progmem.forecaster import Forecaster
+
+        return Forecaster
     raise AttributeError(f"module 'progmem' has no attribute {name!r}")

@@ -64,6 +64,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")
     p.set_defaults(run=_probe_classify)
 
+    p = probes.add_parser("forecast", help="values to come, from the last token")
+    p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
+    p.add_argument("data", help="a data set's name, or a .csv file with a column date")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.add_argument(
+        "--horizon", nargs="+", type=int, help="samples ahead; of a set all of the paper"
+    )
+    p.add_argument("--predict", type=Path, help=".csv file for the samples after the end")
+    p.add_argument("--probe", dest="kept", type=Path, help="a forecaster kept before")
+    p.add_argument("--padding", type=int, help="samples of past in a window, by default 200")
+    p.add_argument("-o", "--out", type=Path, help=".json file of a set's scores")
+    p.set_defaults(run=_probe_forecast)
+
     p = commands.add_parser("data", help="the paper's data sets")
     whats = p.add_subparsers(dest="what", metavar="WHAT", required=True)
     for what, text in (("list", "what is there"), ("check", "whether it is right")):
@@ -151,6 +164,27 @@ def _probe_classify(chosen: Any) -> None:
         chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
         data_dir=chosen.data_dir, split=chosen.split or "official",
         labels=[parse_amount(text) for text in chosen.labels or ("1%", "5%")],
+    )  # fmt: skip
+
+
+def _probe_forecast(chosen: Any) -> None:
+    from progmem.data.forecast_sets import HORIZONS, VARIANTS
+    from progmem.probes import forecast_commands
+
+    if chosen.data in VARIANTS and chosen.predict is None:
+        _refuse({"--probe": chosen.kept, "--padding": chosen.padding}, "goes with --predict")
+        forecast_commands.forecast_scores(
+            chosen.model, chosen.data,
+            chosen.out or Path("results/forecast") / f"{chosen.data}.json",
+            data_dir=chosen.data_dir, horizons=chosen.horizon or HORIZONS,
+        )  # fmt: skip
+        return
+    _refuse({"-o": chosen.out}, "is for the scores of a set; predictions go to --predict")
+    if chosen.horizon is None or len(chosen.horizon) > 1:
+        raise InputError("give one --horizon: how many samples ahead to predict")
+    forecast_commands.forecast_series(
+        chosen.model, chosen.data, horizon=chosen.horizon[0], out=chosen.predict,
+        kept=chosen.kept, data_dir=chosen.data_dir, padding=chosen.padding,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from progmem.data.dates import by_date, time_covariates
 from progmem.errors import InputError
 
 SUFFIXES = (".npy", ".npz", ".csv")
@@ -86,7 +87,10 @@ def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
 
 
 def _read_csv(path: Path) -> np.ndarray:
-    """One column a channel, a header if the first line is not all numbers, empty for missing."""
+    """One column a channel, a header if the first line is not all numbers, empty for missing.
+
+    A column ``date`` becomes the time covariates, before the others.
+    """
     import pandas as pd
 
     # in a file of one channel a blank line is a gap
@@ -98,7 +102,12 @@ def _read_csv(path: Path) -> np.ndarray:
     table = pd.read_csv(path, header=0 if named else None, skip_blank_lines=False)
     if not len(table):
         raise InputError(f"{path} has no rows below its header")
+    dates = None
+    if "date" in table.columns:
+        table = by_date(table, str(path))
+        dates = table.index
     bad = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
     if bad:
         raise InputError(f"{path} must hold numbers only; column {', '.join(bad)} does not")
-    return table.to_numpy(dtype=np.float64)
+    values = table.to_numpy(dtype=np.float64)
+    return values if dates is None else np.concatenate([time_covariates(dates), values], axis=1)

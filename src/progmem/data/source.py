@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from progmem.data.forecast_sets import VARIANTS, forecast_set
 from progmem.data.recordings import Recording, read_recordings
-from progmem.data.registry import FILES, LABELLED, check_name, load, load_labelled
-from progmem.data.sets import DatedSeries
+from progmem.data.registry import FILES, LABELLED, check_name, load_labelled
 from progmem.errors import InputError
 
 
@@ -14,21 +14,25 @@ def open_source(
 ) -> tuple[Sequence[Recording], dict[str, str]]:
     """The recordings, of a set the training rows of its ``split``; and a note of what they are.
 
-    A set's name wins over a folder of that name, which can be given as ./NAME.
+    Of a series to forecast they begin with the time covariates. A set's name wins over a folder of
+    that name, which can be given as ./NAME.
     """
     path = Path(source)
-    if str(source) not in FILES and (path.exists() or path.suffix or len(path.parts) > 1):
+    named = str(source) in FILES or str(source) in VARIANTS
+    if not named and (path.exists() or path.suffix or len(path.parts) > 1):
         if split != "official":
             raise InputError(f"split is for data sets by name; {path} is trained on whole")
         return read_recordings(path), {"name": path.name}
+    noted = {"name": str(source), "split": split}
+    if str(source) in VARIANTS:
+        if split != "official":
+            raise InputError(f"{source} has its own split by date, and no other")
+        return forecast_set(str(source), data_dir).training_recordings(), noted
     try:
         name = check_name(str(source), data_dir)
     except InputError as error:
         raise InputError(f"there is no file or folder {path}; {error}") from error
-    noted = {"name": name, "split": split}
-    if name in LABELLED:
-        return load_labelled(name, data_dir, split=split).training_recordings(), noted
-    dated = load(name, data_dir, split=split)
-    assert isinstance(dated, DatedSeries)
-    start, end = dated.bounds["train"]
-    return [Recording(name, dated.values[start:end])], noted
+    if name not in LABELLED:
+        ways = [way for way, variant in VARIANTS.items() if variant.file == name]
+        raise InputError(f"{name} is trained on as {' or '.join(ways)}, which says what it is for")
+    return load_labelled(name, data_dir, split=split).training_recordings(), noted

@@ -93,7 +93,7 @@ class LabelProbe:
     def save(self, path: Path) -> None:
         """Write the fitted probe, without pickle and without the encoder."""
         content = {
-            "format": FORMAT, "encoder": _fingerprint(self.encoder), "pooling": self.pooling,
+            "format": FORMAT, "encoder": fingerprint(self.encoder), "pooling": self.pooling,
             "head": self.head, "scaler": self.scaler, "machine": self.machine,
         }  # fmt: skip
         write_file(path, skops.io.dumps(content))
@@ -116,7 +116,7 @@ class LabelProbe:
             raise InputError(f"{path} cannot be read as a probe: {why}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} is not a probe this version can read")
-        if content["encoder"] != _fingerprint(encoder):
+        if content["encoder"] != fingerprint(encoder):
             raise InputError(f"{path} was fitted on the features of another model; fit it again")
         probe = cls(encoder, pooling=content["pooling"], head=content["head"])
         probe.scaler, probe.machine = content["scaler"], content["machine"]
@@ -141,5 +141,6 @@ def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
 
 
-def _fingerprint(encoder: Encoder) -> str:
+def fingerprint(encoder: Encoder) -> str:
+    """What tells an encoder from others: what was fitted on one is of no use to another."""
     return weights_sha256(encoder) if hasattr(encoder, "state_dict") else type(encoder).__name__

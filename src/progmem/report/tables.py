@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
 from progmem.probes.svm import HEADS
 from progmem.report.compute_tables import (
@@ -16,10 +17,12 @@ from progmem.report.compute_tables import (
     vectorised_table,
 )
 from progmem.report.markdown import markdown
-from progmem.report.paper import CLASSIFICATION
+from progmem.report.paper import CLASSIFICATION, FORECASTING
 from progmem.report.record import RESULTS
 
 Result = dict[str, Any]
+ByHorizon = dict[str, tuple[float, float]]  # MSE, MAE
+NOT_HERE = "Electricity321"  # its file could not be had
 
 
 def demo_table(results: list[Result]) -> str:
@@ -71,6 +74,50 @@ def classification_table(
     return markdown(["set", "labels", *encoders, *beside], lines)
 
 
+def forecast_table(results: list[Result], *, head: str = "ridge") -> str:
+    """MSE / MAE of the test part by horizon, and their means; ± sd of the MSE over seeds."""
+    encoders = list(dict.fromkeys(row["encoder"] for result in results for row in result["rows"]))
+    order = list(VARIANTS)
+    lines, shown = [], set()
+    for result in sorted(results, key=lambda r: order.index(r["rows"][0]["set"])):
+        name = result["rows"][0]["set"]
+        columns: list[list[ByHorizon]] = [[] for _ in encoders]
+        for row in result["rows"]:
+            tests = {int(h): heads[head]["test"] for h, heads in row["scores"].items()}
+            found = {h: (test["mse"], test["mae"]) for h, test in tests.items()}
+            columns[encoders.index(row["encoder"])].append(_with_mean(found))
+        for horizon in dict.fromkeys(h for column in columns for one in column for h in one):
+            cells = [_errors(column, horizon) for column in (*columns, *_published(name))]
+            lines.append([result.get("name", name), horizon, *cells])
+        shown.add(name)
+    if NOT_HERE not in shown:
+        missing = ["data not available here"] * len(encoders)
+        beside = [_errors(column, "mean") for column in _published(NOT_HERE)]
+        lines.append([NOT_HERE, "mean", *missing, *beside])
+    return markdown(["set", "H", *encoders, "paper's PMT", "TS2Vec, published"], lines)
+
+
+def _published(name: str) -> list[list[ByHorizon]]:
+    return [[_with_mean(FORECASTING[name][who])] for who in ("PMT", "TS2Vec")]
+
+
+def _with_mean(errors: dict[int, tuple[float, float]]) -> ByHorizon:
+    """Errors by horizon, and their mean if all of the paper's horizons were measured."""
+    found = {str(horizon): both for horizon, both in errors.items()}
+    if set(HORIZONS) <= set(errors):
+        mse, mae = np.mean([errors[horizon] for horizon in HORIZONS], axis=0).tolist()
+        found["mean"] = (mse, mae)
+    return found
+
+
+def _errors(runs: list[ByHorizon], horizon: str) -> str:
+    found = np.array([run[horizon] for run in runs if horizon in run])  # (seeds, 2)
+    if not len(found):
+        return "-"
+    sd = f" ± {found[:, 0].std(ddof=1):.3f}" if len(found) > 1 else ""
+    return f"{found[:, 0].mean():.3f}{sd} / {found[:, 1].mean():.3f}"
+
+
 def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
     found = [row["scores"].get(pooling, {}).get(amount, {}).get(head) for row in rows]
     found = [scores for scores in found if scores is not None]
@@ -93,6 +140,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "compute_vectorised": vectorised_table,
     "compute_aggregator": aggregator_table,
     "training_step": training_table,
+    "forecast": forecast_table,
 }
 
 

@@ -1,0 +1,99 @@
+"""Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained.
+
+    python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
+
+Each model is pretrained on the training part of its series, with the settings of its yaml file, and
+scored on the test part at all horizons. What breaks off goes on with the same command.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.side_by_side import add_arguments, run_rows
+from progmem.data.forecast_sets import forecast_set
+from progmem.data.rows import Rows
+from progmem.model.inputs import ChannelStats
+from progmem.probes.forecast import probe_forecast
+from progmem.report import record
+from progmem.report.tables import render
+from progmem.settings import RunConfig, read_config
+from progmem.training.pretrain import pretrain
+from progmem.training.setup import initial_model, model_for
+
+SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
+ENCODERS = ("trained", "untrained")
+SEEDS = (0, 1, 2)
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+def settings(name: str, seed: int, overrides: list[str]) -> RunConfig:
+    path = EXPERIMENTS / f"forecast-{name.lower()}.yaml"
+    return read_config(path, [*overrides, f"train.seed={seed}"])
+
+
+def measure(
+    name: str, encoder: str, cfg: RunConfig, data_dir: Path | None, run: Path
+) -> dict[str, Any]:
+    """Errors of one encoder on one series."""
+    began = time.perf_counter()
+    data = forecast_set(name, data_dir)
+    if encoder == "trained":
+        model = pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None)
+    else:
+        rows = Rows(data.training_recordings(), cfg.data)
+        stats = ChannelStats(rows.channels)
+        rows.set_statistics(stats)
+        model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    trained = time.perf_counter()
+    result = {"encoder": encoder, "seed": cfg.train.seed} | probe_forecast(model, data)
+    now = time.perf_counter()
+    facts = {"model": model.cfg.to_dict(), "run": cfg.to_dict()}
+    return result | {"seconds": now - began, "seconds_probe": now - trained, "config": facts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    parser.add_argument("--override", nargs="+", default=[], help="section.key=value ...")
+    add_arguments(parser, "forecast")
+    chosen = parser.parse_args()
+    if chosen.row is not None:
+        name, encoder, seed = chosen.row.rsplit("-", 2)
+        cfg = settings(name, int(seed), chosen.override)
+        same = json.dumps([cfg.to_dict(), record.environment()["commit"]])
+        run = chosen.work / f"{chosen.row}-{hashlib.sha256(same.encode()).hexdigest()[:8]}"
+        row = measure(name, encoder, cfg, chosen.data_dir, run)
+        print(json.dumps(row), flush=True)
+        return
+    more = ["--work", str(chosen.work)]
+    if chosen.override:
+        more += ["--override", *chosen.override]
+    if chosen.data_dir is not None:
+        more += ["--data-dir", str(chosen.data_dir)]
+    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in chosen.seeds]
+    found = run_rows(
+        "benchmarks.forecast", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for name in chosen.sets:
+        mine = [row for row in found if row["set"] == name]
+        config = mine[0]["config"]
+        for row in mine:
+            row.pop("config")
+        facts = {"config": config, "seeds": list(chosen.seeds)}
+        result = {**facts, **record.environment(device, chosen.commit), "rows": mine}
+        print(f"written: {record.save('forecast', name, result, folder=chosen.out)}")
+    print(render("forecast", chosen.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Dates of a series: whether they are regular, which come next, and what they tell an encoder.
+
+Shapes: T samples.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from progmem.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COVARIATES = ("minute", "hour", "weekday", "day", "day of year", "month", "week")
+
+
+def time_covariates(dates: Any) -> np.ndarray:
+    """What the calendar says of each date, (T, 7) in the order of ``COVARIATES``, not scaled."""
+    import pandas as pd
+
+    index = pd.DatetimeIndex(dates)
+    parts = [
+        index.minute, index.hour, index.dayofweek, index.day, index.dayofyear, index.month,
+        index.isocalendar().week,
+    ]  # fmt: skip
+    return np.stack([np.asarray(part, dtype=np.float64) for part in parts], axis=1)
+
+
+def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
+    """``dates`` as an index, refused unless there are ``count``, evenly spaced or by calendar.
+
+    By calendar: first days of months, working days and whatever else pandas has a name for.
+    """
+    import pandas as pd
+
+    kind = getattr(dates, "dtype", None)
+    if kind is None:
+        dates = list(dates)
+        numbers = any(isinstance(date, int | float) for date in dates[:1])
+    else:
+        numbers = getattr(kind, "kind", "") in "biuf"
+    if numbers:  # pandas would take them for nanoseconds
+        raise InputError("dates must be dates such as 2024-05-31 12:00, got numbers")
+    try:
+        index = pd.DatetimeIndex(pd.to_datetime(dates, format="ISO8601"))
+    except (ValueError, TypeError, OverflowError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"dates must be dates such as 2024-05-31 12:00: {why}") from error
+    if len(index) != count:
+        raise InputError(f"give one date a sample: {count} samples, {len(index)} dates")
+    if count < 3:
+        raise InputError(f"dates need at least 3 samples to show their step, got {count}")
+    if index.hasnans:
+        raise InputError(f"the date of row {int(np.argmax(index.isna()))} is missing")
+    steps = np.diff(index.asi8)
+    if (steps <= 0).any():
+        row = int(np.argmax(steps <= 0)) + 1
+        raise InputError(
+            f"dates must increase: row {row}, {index[row]}, is not after {index[row - 1]}"
+        )
+    if (steps == steps[0]).all() or pd.infer_freq(index) is not None:
+        return index
+    usual = np.sort(steps)[(len(steps) - 1) // 2]
+    row = int(np.argmax(steps != usual)) + 1
+    gap = "" if steps[row - 1] < usual else "; where samples are missing, put rows of NaN"
+    raise InputError(
+        f"dates must be regular: from {index[row - 1]} to {index[row]} (row {row}) is "
+        f"{index[row] - index[row - 1]}, the usual step is "
+        f"{pd.Timedelta(int(usual), index.unit)}{gap}"
+    )
+
+
+def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """``table`` with its column ``date`` as regular dates on the left."""
+    if "date" not in table.columns:
+        there = ", ".join(map(str, table.columns[:20]))
+        raise InputError(f"{name} has no column 'date'; it has {there}")
+    if table.shape[1] == 1:
+        raise InputError(f"{name} has no column beside 'date'")
+    try:
+        index = regular_dates(table["date"], len(table))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    return table.drop(columns="date").set_axis(index)
+
+
+def step_of(index: "pd.DatetimeIndex") -> "pd.Timedelta | str":
+    """The step between regular dates, or pandas' name of the rule they follow."""
+    import pandas as pd
+
+    steps = np.diff(index.asi8)
+    return index[1] - index[0] if (steps == steps[0]).all() else str(pd.infer_freq(index))
+
+
+def next_dates(index: "pd.DatetimeIndex", count: int) -> "pd.DatetimeIndex":
+    """The ``count`` dates that follow regular ones."""
+    import pandas as pd
+
+    return pd.date_range(index[-1], periods=count + 1, freq=step_of(index))[1:]

@@ -1,0 +1,99 @@
+"""Series to forecast: what an encoder sees of them, what is to be predicted, and in which part.
+
+Shapes: I instances, T samples, C channels an encoder sees, F values to predict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from progmem.data.dates import time_covariates
+from progmem.data.recordings import Recording
+from progmem.data.registry import load
+from progmem.data.sets import DatedSeries
+from progmem.errors import InputError
+
+HORIZONS = (24, 48, 168, 336, 720)
+
+
+class Variant(NamedTuple):
+    """A way to forecast a file: its target alone, all columns jointly, or each on its own."""
+
+    file: str  # its name in the registry
+    form: str  # "target", "joint" or "instances"
+
+
+VARIANTS = {
+    "ETTh1": Variant("ETTh1", "joint"),
+    "ETTh1-uni": Variant("ETTh1", "target"),
+    "Electricity-uni": Variant("Electricity", "target"),
+    "Electricity321": Variant("Electricity321", "instances"),
+}
+
+
+@dataclass(frozen=True)
+class ForecastData:
+    """Instances of one length and calendar.
+
+    ``x`` begins with the time covariates and is not scaled, encoders do that themselves; but where
+    columns are instances they share a channel, and each is scaled by its own training part.
+    """
+
+    name: str
+    x: np.ndarray  # (I, T, C)
+    target: np.ndarray  # (I, T, F), scaled by the training part
+    mean: np.ndarray  # (I, F), of the training part
+    scale: np.ndarray  # (I, F)
+    columns: tuple[str, ...]
+    bounds: dict[str, tuple[int, int]]  # train, validation, test: [start, end) in samples
+
+    def training_recordings(self) -> list[Recording]:
+        """The training part of each instance, as `pretrain` takes it."""
+        start, end = self.bounds["train"]
+        names = [self.name] if len(self.x) == 1 else [f"{self.name} {c}" for c in self.columns]
+        return [Recording(n, x[start:end]) for n, x in zip(names, self.x, strict=True)]
+
+
+def forecast_set(name: str, data_dir: str | Path | None = None) -> ForecastData:
+    """One of ``VARIANTS``, its file found by the registry."""
+    if name not in VARIANTS:
+        raise InputError(f"{name!r} cannot be forecast; known: {', '.join(VARIANTS)}")
+    series = load(VARIANTS[name].file, data_dir)
+    assert isinstance(series, DatedSeries)
+    return as_forecast(series, name, VARIANTS[name].form)
+
+
+def as_forecast(series: DatedSeries, name: str, form: str) -> ForecastData:
+    """``series`` in one of the forms of `Variant`."""
+    values, columns = series.values, series.columns  # (T, F)
+    if form == "target":
+        place = columns.index(series.target)
+        values, columns = values[:, [place]], (series.target,)
+    start, end = series.bounds["train"]
+    mean, scale = moments(values[start:end], columns)
+    target, seen = (values - mean) / scale, values
+    if form == "instances":
+        seen = target
+    calendar = time_covariates(series.dates)  # (T, 7)
+
+    def split(array: np.ndarray) -> np.ndarray:
+        return array.T[..., None] if form == "instances" else array[None]
+
+    seen, target, mean, scale = (split(a) for a in (seen, target, mean[None], scale[None]))
+    calendar = np.broadcast_to(calendar, (len(seen), *calendar.shape))
+    x = np.concatenate([calendar, seen], axis=2)
+    return ForecastData(name, x, target, mean[:, 0], scale[:, 0], columns, series.bounds)
+
+
+def moments(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (F,) of what is observed of (T, F); 1 where that is 0."""
+    seen = np.isfinite(values).any(0)
+    if not seen.all():
+        raise InputError(
+            f"column {columns[int(np.argmin(seen))]} has no value in the training part"
+        )
+    mean, scale = np.nanmean(values, 0), np.nanstd(values, 0)
+    return mean, np.where(scale > 0, scale, 1.0)

@@ -1,0 +1,56 @@
+"""A user's own series to forecast: values and dates from arrays or tables.
+
+Shapes: T samples, F columns.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from progmem.data.dates import regular_dates
+from progmem.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Dated(NamedTuple):
+    """A series as it was understood."""
+
+    values: np.ndarray  # (T, F), NaN where missing
+    columns: tuple[str, ...]
+    dates: "pd.DatetimeIndex"
+
+
+def take(series: Any, dates: Any = None) -> Dated:
+    """A user's series, checked: numbers, at most two axes, one regular date a sample."""
+    import pandas as pd
+
+    if isinstance(series, pd.Series):
+        series = series.to_frame("value" if series.name is None else series.name)
+    if not isinstance(series, pd.DataFrame):
+        array = np.asarray(series)
+        if array.ndim not in (1, 2):
+            raise InputError(f"a series must be (time,) or (time, columns), got {array.shape}")
+        array = array[:, None] if array.ndim == 1 else array
+        one = array.shape[1] == 1
+        series = pd.DataFrame(array, columns=["value"] if one else range(array.shape[1]))
+    if dates is None:
+        if not isinstance(series.index, pd.DatetimeIndex):
+            raise InputError("give the dates of the series, or a DataFrame that is indexed by them")
+        dates = series.index
+    index = regular_dates(dates, len(series))
+    kinds = pd.api.types
+    for column in series.columns:
+        kind = series[column].dtype
+        if not kinds.is_numeric_dtype(kind) or kinds.is_complex_dtype(kind):
+            raise InputError(f"column {column} must hold real numbers, got {kind}")
+    if not series.shape[1]:
+        raise InputError("the series has no columns")
+    values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))  # one of our own
+    if np.isinf(values).any():
+        row, place = np.argwhere(np.isinf(values))[0]
+        raise InputError(
+            f"column {series.columns[place]} is infinite at {index[row]}; mark missing by NaN"
+        )
+    return Dated(values, tuple(map(str, series.columns)), index)

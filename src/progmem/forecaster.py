@@ -1,0 +1,208 @@
+"""Forecasts of a user's own series from a frozen encoder, with the spread of past errors.
+
+Shapes: T samples, C channels an encoder sees, F columns, H horizon, q quantiles, n samples.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from progmem import forecaster_file
+from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
+from progmem.data.forecast_sets import ForecastData, moments
+from progmem.data.own_series import Dated, take
+from progmem.encoding import Encoder
+from progmem.errors import InputError
+from progmem.model.inputs import check_count
+from progmem.probes.forecast import Known, futures, samples
+from progmem.probes.ridge import Errors, Ridge, choose, errors, ridge_path
+from progmem.probes.sliding import PADDING, Places, device_of, sliding_features
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Fitted(NamedTuple):
+    """What one horizon needs."""
+
+    ridge: Ridge
+    spread: Tensor  # (q, H * F), quantiles of the validation part's residuals, scaled
+
+
+class Estimate(NamedTuple):
+    """Errors on the validation part, values scaled by the training part."""
+
+    ridge: Errors
+    last_value: Errors  # of repeating the newest value
+
+
+class Forecaster:
+    """Dated predictions by one ridge a horizon on what an encoder knows at a series' end.
+
+    The encoder sees the time covariates and then the columns, as `progmem pretrain` gives them to
+    it for a .csv file with a column date; or the columns alone, if it has no channels for more.
+
+    Args:
+        encoder: frozen; its last token of a window must end with the window (patch 1, stride 1).
+        padding: samples of past that a window shows beside the newest.
+        validation: the share at the end of the series that chooses the penalty and shows how far
+            off predictions are. Ridges learn from what comes before it.
+        quantiles: of those residuals, given with every prediction.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        padding: int = PADDING,
+        validation: float = 0.2,
+        quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+    ) -> None:
+        check_count("padding", padding)
+        if not 0 < validation < 1:
+            raise InputError(f"validation must be a share between 0 and 1, got {validation!r}")
+        if not all(0 < q < 1 for q in quantiles):
+            raise InputError(f"quantiles must lie between 0 and 1, got {list(quantiles)}")
+        self.encoder, self.padding, self.validation = encoder, padding, validation
+        self.quantiles = tuple(quantiles)
+        self.fitted: dict[int, Fitted] = {}
+        self.data: ForecastData | None = None
+
+    def fit(self, series: Any, dates: Any = None) -> "Forecaster":
+        """Encode a series (T,) or (T, F), NaN where missing, with regular dates.
+
+        A DataFrame that is indexed by dates needs no others.
+        """
+        taken = take(series, dates)
+        T = len(taken.values)
+        end = T - round(self.validation * T)
+        if end <= self.padding + 1:
+            raise InputError(
+                f"a training part of {end} samples holds no window of {self.padding + 1} with one "
+                "to predict; give a longer series or a smaller padding"
+            )
+        self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
+        self.mean, self.scale = moments(taken.values[:end], taken.columns)
+        bounds = {"train": (0, end), "validation": (end, T)}
+        x = self._seen(taken)[None]  # (1, T, C)
+        target = ((taken.values - self.mean) / self.scale)[None]
+        self.data = ForecastData(
+            "the series", x, target, self.mean[None], self.scale[None], self.columns, bounds
+        )
+        everything = Places(np.zeros(T - self.padding, dtype=np.int64), np.arange(self.padding, T))
+        self.known = Known(self.encoder, self.data, [everything], self.padding)
+        self.target = torch.as_tensor(target, device=device_of(self.encoder))
+        self.fitted = {}
+        return self
+
+    def predict(self, horizon: int, series: Any = None, dates: Any = None) -> "pd.DataFrame":
+        """The next ``horizon`` samples after the fitted series, or after a newer ``series``.
+
+        One row a date; a column for each of the series', and for each of its quantiles: the
+        prediction plus that quantile of the residuals the same number of steps ahead.
+        """
+        import pandas as pd
+
+        known = self._known(horizon)
+        if series is None:
+            if self.data is None:
+                raise InputError("give the series to predict from; a kept forecaster has none")
+            index, feature, there = self.dates, *self.known.newest()
+        else:
+            taken = take(series, dates)
+            if taken.columns != self.columns:
+                raise InputError(
+                    f"the series has columns {', '.join(taken.columns)}; the forecaster was fitted "
+                    f"on {', '.join(self.columns)}"
+                )
+            if str(step_of(taken.dates)) != self.step:
+                raise InputError(
+                    f"the series has steps of {step_of(taken.dates)}; the forecaster was fitted on "
+                    f"steps of {self.step}"
+                )
+            last = Places(np.array([0]), np.array([len(taken.values) - 1]))
+            x = self._seen(taken)[None]
+            index = taken.dates
+            feature, there = sliding_features(self.encoder, x, last, padding=self.padding)
+        if not bool(there.all()):
+            raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
+        F = len(self.columns)
+        centre = known.ridge.predict(feature)  # (1, H * F)
+        scaled = torch.cat([centre, centre + known.spread]).reshape(-1, horizon, F).cpu().numpy()
+        found = scaled * self.scale + self.mean  # (1+q, H, F)
+        kinds = ["", *(f" {100 * q:g}%" for q in self.quantiles)]
+        table = {
+            f"{column}{kind}": found[k, :, f]
+            for f, column in enumerate(self.columns)
+            for k, kind in enumerate(kinds)
+        }
+        return pd.DataFrame(table, index=next_dates(index, horizon).rename("date"))
+
+    def estimate(self, horizon: int) -> Estimate:
+        """How far off predictions of the validation part are; the penalty was chosen on it."""
+        known = self._known(horizon)
+        if self.data is None:
+            raise InputError("a kept forecaster has no series to be tried on; fit it again")
+        x, y, places = self._samples("validation", horizon)
+        now = self.target[0, torch.from_numpy(places.time).to(y.device)]  # (n, F)
+        return Estimate(errors(known.ridge.predict(x), y), errors(now.repeat(1, horizon), y))
+
+    def _known(self, horizon: int) -> Fitted:
+        """The ridge of a horizon, fitted when it is first asked for."""
+        check_count("horizon", horizon)
+        if horizon in self.fitted:
+            return self.fitted[horizon]
+        if self.data is None:
+            there = ", ".join(map(str, self.fitted)) or "none: call fit"
+            raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
+        train, validation = (self._samples(part, horizon) for part in ("train", "validation"))
+        ridge = choose(ridge_path(*train[:2]), *validation[:2])
+        residual = validation[1] - ridge.predict(validation[0])
+        self.fitted[horizon] = Fitted(ridge, residual_quantiles(residual, self.quantiles))
+        return self.fitted[horizon]
+
+    def _samples(self, part: str, horizon: int) -> tuple[Tensor, Tensor, Places]:
+        """Features, what followed, and when; moments of which nothing is known are left out."""
+        assert self.data is not None
+        places = samples(self.data, part, horizon, padding=self.padding, most=None)
+        there = self.known.there(places)
+        places = Places(*(index[there] for index in places))
+        y = futures(self.target, places, horizon)
+        if not bool((~y.isnan()).any()):
+            raise InputError(f"nothing is observed in the {part} part {horizon} samples ahead")
+        return self.known.at(places), y, places
+
+    def _seen(self, taken: Dated) -> np.ndarray:
+        """What the encoder sees, (T, C)."""
+        F, calendar = taken.values.shape[1], len(COVARIATES)
+        channels = getattr(getattr(self.encoder, "cfg", None), "channels", F + calendar)
+        if channels not in (F, F + calendar):
+            raise InputError(
+                f"the series has {F} columns; the model has {channels} channels, which is neither "
+                f"{F} nor, with {calendar} time covariates, {F + calendar}"
+            )
+        if channels == F:
+            return taken.values
+        return np.concatenate([time_covariates(taken.dates), taken.values], axis=1)
+
+    def save(self, path: str | Path) -> None:
+        """Write the horizons fitted so far, without pickle and without the encoder."""
+        forecaster_file.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, encoder: Encoder) -> "Forecaster":
+        """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+        return forecaster_file.load(Path(path), encoder)
+
+
+def residual_quantiles(residual: Tensor, quantiles: Sequence[float]) -> Tensor:
+    """Quantiles (q, M) of what is observed of (n, M); NaN where nothing is."""
+    q = torch.tensor(quantiles, dtype=residual.dtype, device=residual.device)
+    size = max(1, 2**23 // len(residual))  # torch takes 2**24 numbers at a time
+    return torch.cat(
+        [part.nanquantile(q, dim=0) for part in torch.split(residual, size, dim=1)], dim=1
+    )

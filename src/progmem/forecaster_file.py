@@ -1,0 +1,68 @@
+"""A fitted Forecaster as one file: safetensors, with a note in its header."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from progmem.encoding import Encoder
+from progmem.errors import InputError
+from progmem.model.saving import write_file
+from progmem.probes.own_data import fingerprint
+from progmem.probes.ridge import Ridge
+from progmem.probes.sliding import device_of
+
+if TYPE_CHECKING:
+    from progmem.forecaster import Forecaster
+
+FORMAT = "progmem forecaster 1"
+ARGUMENTS = ("padding", "validation", "quantiles")
+
+
+def save(forecaster: "Forecaster", path: Path) -> None:
+    """Write the horizons fitted so far."""
+    if not forecaster.fitted:
+        raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
+    tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
+    for horizon, (ridge, spread) in forecaster.fitted.items():
+        parts = {"weight": ridge.weight, "bias": ridge.bias, "spread": spread}
+        tensors |= {f"{horizon}.{k}": v.cpu().contiguous() for k, v in parts.items()}
+    note = {
+        "format": FORMAT,
+        "encoder": fingerprint(forecaster.encoder),
+        "columns": forecaster.columns,
+        "step": forecaster.step,
+        "alphas": {h: known.ridge.alpha for h, known in forecaster.fitted.items()},
+        **{name: getattr(forecaster, name) for name in ARGUMENTS},
+    }
+    tensors["note"] = torch.tensor(list(json.dumps(note).encode()), dtype=torch.uint8)
+    write_file(path, save_tensors(tensors))
+
+
+def load(path: Path, encoder: Encoder) -> "Forecaster":
+    from progmem.forecaster import Fitted, Forecaster
+
+    if not path.is_file():
+        raise InputError(f"there is no forecaster in {path}")
+    try:
+        tensors = load_tensors(path.read_bytes())
+        note = json.loads(bytes(tensors["note"].tolist()))
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise InputError(f"{path} cannot be read as a forecaster: {error}") from error
+    if note.get("format") != FORMAT:
+        raise InputError(f"{path} is not a forecaster this version can read")
+    if note["encoder"] != fingerprint(encoder):
+        raise InputError(f"{path} was fitted on the features of another model; fit it again")
+    found = Forecaster(encoder, **{name: note[name] for name in ARGUMENTS})
+    found.columns, found.step = tuple(note["columns"]), note["step"]
+    found.mean, found.scale = (tensors[name].numpy() for name in ("mean", "scale"))
+    for horizon, alpha in note["alphas"].items():
+        weight, bias, spread = (
+            tensors[f"{horizon}.{k}"].to(device_of(encoder)) for k in ("weight", "bias", "spread")
+        )
+        found.fitted[int(horizon)] = Fitted(Ridge(alpha, weight, bias), spread)
+    return found

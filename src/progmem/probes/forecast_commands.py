@@ -1,0 +1,145 @@
+"""What the command ``probe forecast`` does: score a model on a set, or predict an own series."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from progmem.data import registry
+from progmem.data.dates import by_date
+from progmem.data.forecast_sets import HORIZONS, VARIANTS, ForecastData, forecast_set
+from progmem.data.sets import DatedSeries
+from progmem.errors import InputError
+from progmem.forecaster import Forecaster
+from progmem.model.pmt import PMT
+from progmem.model.saving import load
+from progmem.probes.commands import check_output
+from progmem.probes.forecast import probe_forecast, samples
+from progmem.probes.sliding import PADDING
+from progmem.probes.untrained import untrained_twin
+from progmem.report import record
+from progmem.report.tables import forecast_table
+from progmem.training.run_folder import read_settings, read_source
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Say = Callable[[str], None]
+
+
+def forecast_scores(
+    model_folder: Path,
+    name: str,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    horizons: Sequence[int] = HORIZONS,
+    say: Say = print,
+) -> dict[str, Any]:
+    """Probe a model and its untrained twin on a set; the errors go to the json file ``out``."""
+    if out.suffix != ".json":
+        raise InputError(f"-o must name the .json file to write, got {out}")
+    if out.parent.exists():
+        check_output(out)
+    began = time.perf_counter()
+    data = forecast_set(name, data_dir)
+    for part in data.bounds:
+        samples(data, part, max(horizons), padding=PADDING)  # refused before anything is encoded
+    source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load(model_folder, device=device)
+    check_channels(model, data)
+    rows = []
+    for kind, encoder in (("trained", model), ("untrained", untrained_twin(model))):
+        started = time.perf_counter()
+        row = {"encoder": kind} | probe_forecast(encoder, data, horizons=horizons)
+        row["seconds"] = time.perf_counter() - started
+        say(f"{name}, {kind}: {row['encoded']} windows encoded, {row['seconds']:.0f} s")
+        rows.append(row)
+    result = {
+        "config": {"model": model.cfg.to_dict(), "source": source, "run": settings},
+        "seeds": [settings["train"]["seed"]] if settings else None,  # None: not a run's model
+        **record.environment(device),
+        "seconds": time.perf_counter() - began,
+        "rows": rows,
+    }
+    record.write(out, result)
+    what = "MSE / MAE on the test part, values scaled by the training part, ridge on the last token"
+    say(f"\n{what}\n\n{forecast_table([result])}\n\nwritten: {out}")
+    return result
+
+
+def check_channels(model: PMT, data: ForecastData) -> None:
+    """Refuse a model that was made for other columns."""
+    if model.cfg.channels != data.x.shape[2]:
+        raise InputError(
+            f"{data.name} has {data.x.shape[2]} channels with its time covariates, the model has "
+            f"{model.cfg.channels}; pretrain on {data.name}"
+        )
+
+
+def forecast_series(
+    model_folder: Path,
+    source: str,
+    *,
+    horizon: int,
+    out: Path | None = None,
+    kept: Path | None = None,
+    data_dir: Path | None = None,
+    padding: int | None = None,
+    say: Say = print,
+) -> "pd.DataFrame":
+    """The next ``horizon`` samples of a .csv file with a column date, or of a set by name.
+
+    They go to the .csv file ``out``, if it is given, and the forecaster is kept beside it.
+    """
+    if kept is not None and padding is not None:
+        raise InputError("--padding is chosen when a forecaster is fitted; a kept one has its own")
+    if out is not None:
+        if out.suffix != ".csv":
+            raise InputError(f"--predict must name the .csv file to write, got {out}")
+        check_output(out)
+    table = read_table(source, data_dir)
+    model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
+    if kept is not None:
+        found = Forecaster.load(kept, model).predict(horizon, table)
+    else:
+        forecaster = Forecaster(model, padding=PADDING if padding is None else padding).fit(table)
+        found = forecaster.predict(horizon)
+        ours, last = forecaster.estimate(horizon)
+        say(
+            f"{source}, the last fifth predicted {horizon} samples ahead: MSE {ours.mse:.3f}, MAE "
+            f"{ours.mae:.3f} in standard deviations; repeating the newest value {last.mse:.3f}, "
+            f"{last.mae:.3f}"
+        )
+        if out is not None:
+            forecaster.save(out.with_suffix(".safetensors"))
+            say(f"the fitted forecaster: {out.with_suffix('.safetensors')}")
+    if out is not None:
+        found.to_csv(out)
+        say(f"{len(found)} predictions from {found.index[0]} to {found.index[-1]}: {out}")
+    return found
+
+
+def read_table(source: str, data_dir: Path | None) -> "pd.DataFrame":
+    """A series by date: of a .csv file, or of a set."""
+    import pandas as pd
+
+    if source in VARIANTS:
+        series = registry.load(VARIANTS[source].file, data_dir)
+        assert isinstance(series, DatedSeries)
+        table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
+        return table if VARIANTS[source].form != "target" else table[[series.target]]
+    path = Path(source)
+    if path.suffix != ".csv":
+        raise InputError(f"give a .csv file with a column date, or one of {', '.join(VARIANTS)}; "
+                         f"got {source}")  # fmt: skip
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        read = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    return by_date(read, str(path))

@@ -1,0 +1,90 @@
+"""Dates: what the calendar says of them, which come next, which cannot be used."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from forecast_setup import hours
+
+from progmem.data.dates import COVARIATES, next_dates, regular_dates, time_covariates
+from progmem.data.recordings import read_recordings
+from progmem.errors import InputError
+
+
+def test_covariates_are_those_of_a_calendar():
+    found = time_covariates(["2016-07-01 00:00", "2021-01-03 13:45", "2024-12-30 23:59"])
+    assert len(COVARIATES) == 7
+    assert found.tolist() == [
+        [0, 0, 4, 1, 183, 7, 26],  # a Friday of a leap year
+        [45, 13, 6, 3, 3, 1, 53],  # a Sunday that still belongs to the year before
+        [59, 23, 0, 30, 365, 12, 1],  # a Monday that begins the year after
+    ]
+
+
+@pytest.mark.parametrize(
+    "dates, following",
+    [
+        (hours(30), ["2024-01-02 06:00", "2024-01-02 07:00"]),
+        (pd.date_range("2024-01-01", periods=14, freq="MS"), ["2025-03-01", "2025-04-01"]),
+        (pd.date_range("2024-01-01", periods=10, freq="B"), ["2024-01-15", "2024-01-16"]),
+        (hours(30).strftime("%Y-%m-%dT%H:%M").tolist(), ["2024-01-02 06:00", "2024-01-02 07:00"]),
+        (hours(3).to_numpy().astype("datetime64[s]"), ["2024-01-01 03:00", "2024-01-01 04:00"]),
+    ],
+)
+def test_regular_dates_go_on_as_they_did(dates, following):
+    index = regular_dates(dates, len(dates))
+    assert next_dates(index, 2).tolist() == pd.DatetimeIndex(following).tolist()
+
+
+def test_hours_across_a_clock_change_are_regular():
+    index = pd.date_range("2024-03-30", periods=40, freq="h", tz="Europe/Oslo")
+    assert next_dates(regular_dates(index, 40), 1)[0] == pd.Timestamp("2024-03-31T15:00Z")
+    assert time_covariates(index)[24:27, 1].tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "dates, message",
+    [
+        (hours(30)[::-1], "dates must increase: row 1, 2024-01-02 04:00:00, is not after"),
+        (hours(30)[[*range(9), 8, *range(9, 29)]], "dates must increase: row 9, "),
+        (hours(31).delete(7), r"from 2024-01-01 06:00:00 to 2024-01-01 08:00:00 \(row 7\) is 0 day"
+                              "s 02:00:00, the usual step is 0 days 01:00:00; .* put rows of NaN"),
+        (hours(30)[:-1].insert(5, pd.Timestamp("2024-01-01 04:10")), "the usual step is 0 days 01"),
+        (range(30), "dates must be dates such as 2024-05-31 12:00, got numbers"),
+        (np.arange(30.0), "dates must be dates such as 2024-05-31 12:00, got numbers"),
+        (["May"] * 30, "dates must be dates such as 2024-05-31 12:00: "),
+        ([*hours(29), None], "the date of row 29 is missing"),
+        (hours(29), "give one date a sample: 30 samples, 29 dates"),
+    ],
+)  # fmt: skip
+def test_dates_that_cannot_be_used_are_named(dates, message):
+    with pytest.raises(InputError, match=message):
+        regular_dates(dates, 30)
+
+
+def test_two_dates_show_no_step():
+    with pytest.raises(InputError, match="at least 3 samples"):
+        regular_dates(hours(2), 2)
+
+
+def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path):
+    path = tmp_path / "load.csv"
+    path.write_text("kW,date\n1.5,2024-02-29 22:00\n,2024-02-29 23:00\n2,2024-03-01 00:00\n")
+    (recording,) = read_recordings(path)
+    np.testing.assert_array_equal(recording.values[:, :7], time_covariates(
+        ["2024-02-29 22:00", "2024-02-29 23:00", "2024-03-01 00:00"]))  # fmt: skip
+    np.testing.assert_array_equal(recording.values[:, 7], [1.5, np.nan, 2])
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("date\n2024-01-01\n2024-01-02\n", "load.csv has no column beside 'date'"),
+        ("date,a\n2024-01-01,1\n2024-01-02,1\n2024-01-04,1\n2024-01-05,1\n2024-01-09,1\n",
+         "load.csv: dates must be regular: from 2024-01-02 00:00:00 to 2024-01-04"),
+        ("date,a\n2024-01-01,x\n2024-01-02,1\n2024-01-03,1\n", "column a does not"),
+    ],
+)  # fmt: skip
+def test_a_csv_file_whose_dates_cannot_be_used_is_named(text, message, tmp_path):
+    (tmp_path / "load.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_recordings(tmp_path / "load.csv")

@@ -1,0 +1,194 @@
+"""Forecasting one of the paper's series: pretraining on it, its scores, tables and experiments."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from forecast_setup import dated_file, small_model
+
+from progmem.cli import main
+from progmem.data import registry
+from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
+from progmem.data.rows import Rows
+from progmem.data.source import open_source
+from progmem.errors import InputError
+from progmem.losses.negatives import overlapping
+from progmem.report import record
+from progmem.report.paper import FORECASTING
+from progmem.report.tables import render
+from progmem.settings import read_config
+
+ROOT = Path(__file__).parent.parent
+TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=1", "model.patch_stride=1",
+        "data.longest=201", "data.window=201", "data.hop=20", "train.epochs=1"]  # fmt: skip
+
+
+@pytest.fixture
+def series(tmp_path, monkeypatch):
+    """A folder with a small ETTh1 of two columns, and as much of Electricity."""
+    files = {
+        "ETTh1": dated_file(tmp_path),
+        "Electricity": dated_file(tmp_path, first="2012-01-01"),
+        "Electricity321": dated_file(tmp_path, columns=("x", "OT"))._replace(
+            columns=2, sha256=None
+        ),
+    }
+    monkeypatch.setattr(registry, "FILES", files)
+    monkeypatch.delenv(registry.VARIABLE, raising=False)
+    return tmp_path
+
+
+def test_a_series_is_trained_on_with_covariates_and_without_what_comes_later(series):
+    (joint,), noted = open_source("ETTh1", series, "official")
+    assert joint.values.shape == (260, 9) and noted == {"name": "ETTh1", "split": "official"}
+    assert joint.values[30, :7].tolist() == [0, 6, 5, 2, 184, 7, 26]  # 2016-07-02 06:00
+    (target,), _ = open_source("ETTh1-uni", series, "official")
+    np.testing.assert_array_equal(target.values, joint.values[:, [*range(7), 8]])
+    (shifted,), _ = open_source("Electricity-uni", series, "official")
+    assert shifted.values[0, :7].tolist() == [0, 0, 6, 1, 1, 1, 52]  # 2012-01-01, a Sunday
+    first, second = open_source("Electricity321", series, "official")[0]
+    assert first.values.shape == second.values.shape == (260, 8)
+    assert (first.name, second.name) == ("Electricity321 x", "Electricity321 OT")
+    for ask, message in (
+        (
+            ("Electricity", series, "official"),
+            "Electricity is trained on as Electricity-uni, which",
+        ),
+        (("ETTh1", series, "validation"), "ETTh1 has its own split by date, and no other"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_source(*ask)
+    with pytest.raises(InputError, match="'HAR' cannot be forecast; known: ETTh1, ETTh1-uni"):
+        forecast_set("HAR", series)
+
+
+def test_training_rows_that_overlap_in_time_never_repel_each_other(series):
+    cfg = read_config(None, TINY).data
+    rows = Rows(open_source("ETTh1", series, "official")[0], cfg)
+    assert rows.start.tolist() == [0, 20, 40, 59] and set(rows.length.tolist()) == {201}
+    share = overlapping(rows.recording, rows.start, rows.length)
+    assert share.all()  # of 260 samples every two windows of 201 share some
+    two = Rows(open_source("Electricity321", series, "official")[0], cfg)
+    share = overlapping(two.recording, two.start, two.length)
+    assert share[:4, :4].all() and not share[:4, 4:].any()  # clients are strangers
+
+
+def test_a_series_by_name_is_pretrained_on_and_scored(series, monkeypatch, capsys):
+    monkeypatch.chdir(series)
+    where = ["--data-dir", str(series)]
+    assert main(["pretrain", "ETTh1-uni", "-o", "run", *where, *TINY]) == 0
+    probe = ["probe", "forecast", "run/model", "ETTh1-uni", *where]
+    assert main([*probe, "--horizon", "24", "48"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "| ETTh1-uni | 24 | " in printed and "written: results/forecast/ETTh1-uni.json" in printed
+    )
+    result = json.loads((series / "results/forecast/ETTh1-uni.json").read_text())
+    assert {"config", "seeds", "commit", "dirty", "versions", "device", "seconds"} <= set(result)
+    assert result["seeds"] == [0] and result["config"]["source"]["name"] == "ETTh1-uni"
+    trained, untrained = result["rows"]
+    assert (trained["encoder"], untrained["encoder"]) == ("trained", "untrained")
+    assert trained["scores"] != untrained["scores"] and trained["padding"] == 200
+    assert trained["encoded"] == (260 - 200 - 24) + 2 * (70 - 24)
+    assert set(trained["scores"]["48"]) == {"ridge", "ridge, standardised"}
+    assert main(["results", "forecast"]) == 0
+    assert "| ETTh1-uni | 48 |" in capsys.readouterr().out
+    assert main([*probe, "--horizon", "5", "--predict", "next.csv"]) == 0
+    lines = (series / "next.csv").read_text().splitlines()
+    assert lines[0] == "date,OT,OT 10%,OT 50%,OT 90%" and lines[1].startswith("2016-07-17 16:00:00")
+    for arguments, message in (
+        ([*probe, "--horizon", "70"], "horizon 70 does not fit into the train part of ETTh1-uni"),
+        ([*probe, "--horizon", "0"], "horizon must be a whole number from 1 up, got 0"),
+        (["probe", "forecast", "run/model", "ETTh1", "--horizon", "24", *where],
+         "ETTh1 has 9 channels with its time covariates, the model has 8; pretrain on ETTh1"),
+    ):  # fmt: skip
+        assert main(arguments) == 2
+        printed = capsys.readouterr().err
+        assert message in printed and printed.count("\n") == 1
+
+
+def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, monkeypatch):
+    monkeypatch.chdir(series)
+    small_model(8, window=40, stride=20).save("model")
+    command = ["probe", "forecast", "model", "Electricity321", "--data-dir", str(series)]
+    assert main([*command, "--horizon", "24", "-o", "found.json"]) == 0
+    (row, _) = json.loads((series / "found.json").read_text())["rows"]
+    assert row["encoded"] == 2 * ((260 - 200 - 24) + 2 * (70 - 24))
+    test = row["scores"]["24"]["ridge"]["test"]
+    assert 0 < test["mse"] < 1 and test["mse_raw"] > test["mse"]  # units of 1 and of 10
+
+
+def made(name, scores, encoder="trained"):
+    rows = {
+        str(h): {"ridge": {"test": {"mse": mse, "mae": mae}}} for h, (mse, mae) in scores.items()
+    }
+    return {"set": name, "encoder": encoder, "scores": rows}
+
+
+def test_a_forecast_table_is_the_one_worked_by_hand(tmp_path):
+    scores = {h: (i / 10, i / 5) for i, h in enumerate(HORIZONS)}
+    rows = [made("ETTh1-uni", scores), made("ETTh1-uni", {24: (0.5, 1.0)}, "untrained")]
+    rows.append(made("ETTh1-uni", {**scores, 24: (0.2, 0.4)}))  # another seed
+    record.save("forecast", "ETTh1-uni", {"rows": rows}, folder=tmp_path)
+    lines = render("forecast", tmp_path).splitlines()
+    assert lines[0] == "| set | H | trained | untrained | paper's PMT | TS2Vec, published |"
+    assert lines[2:] == [
+        "| ETTh1-uni | 24 | 0.100 ± 0.141 / 0.200 | 0.500 / 1.000 | "
+        "0.103 / 0.257 | 0.039 / 0.152 |",
+        "| ETTh1-uni | 48 | 0.100 ± 0.000 / 0.200 | - | 0.140 / 0.302 | 0.062 / 0.191 |",
+        "| ETTh1-uni | 168 | 0.200 ± 0.000 / 0.400 | - | 0.184 / 0.345 | 0.134 / 0.282 |",
+        "| ETTh1-uni | 336 | 0.300 ± 0.000 / 0.600 | - | 0.197 / 0.361 | 0.154 / 0.310 |",
+        "| ETTh1-uni | 720 | 0.400 ± 0.000 / 0.800 | - | 0.177 / 0.342 | 0.163 / 0.327 |",
+        "| ETTh1-uni | mean | 0.220 ± 0.028 / 0.440 | - | 0.160 / 0.321 | 0.110 / 0.252 |",
+        "| Electricity321 | mean | data not available here | data not available here | "
+        "0.404 / 0.457 | 0.330 / 0.405 |",
+    ]
+
+
+def test_the_papers_averages_are_those_it_prints():
+    printed = {
+        "ETTh1-uni": {"PMT": (0.160, 0.322), "SoftCLT": (0.162, 0.309), "TS2Vec": (0.110, 0.252)},
+        "Electricity-uni": {"PMT": (0.468, 0.417), "SoftCLT": (0.483, 0.423),
+                            "TS2Vec": (0.486, 0.425)},
+        "ETTh1": {"PMT": (0.728, 0.626), "SoftCLT": (0.742, 0.636), "TS2Vec": (0.788, 0.646)},
+        "Electricity321": {"PMT": (0.404, 0.457), "SoftCLT": (0.505, 0.528),
+                            "TS2Vec": (0.330, 0.405)},
+    }  # fmt: skip
+    assert set(FORECASTING) == set(VARIANTS) == set(printed)
+    for name, by_method in printed.items():
+        for method, expected in by_method.items():
+            assert tuple(FORECASTING[name][method]) == HORIZONS
+            mean = np.mean(list(FORECASTING[name][method].values()), axis=0)
+            assert mean == pytest.approx(expected, abs=0.0011), (name, method)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_every_experiment_can_be_loaded(path):
+    cfg = read_config(path)
+    assert yaml.safe_load(path.read_text()) and cfg.train.epochs > 0
+    if path.stem.startswith("forecast-"):
+        assert (cfg.data.window, cfg.model["patch"], cfg.model["patch_stride"]) == (201, 1, 1)
+        assert cfg.views.time_warp == 0 and cfg.views.jitter_strong > 0
+        assert f"-c experiments/{path.name}" in path.read_text()
+
+
+@pytest.mark.skipif("PROGMEM_DATA" not in os.environ, reason="needs the published files")
+@pytest.mark.parametrize(
+    "name, channels, mean, sd",
+    [("ETTh1-uni", 8, 17.128, 9.176), ("ETTh1", 14, 17.128, 9.176),
+     ("Electricity-uni", 8, 24.507, 24.156)],
+)  # fmt: skip
+def test_published_series_are_scaled_by_their_training_part(name, channels, mean, sd):
+    data = forecast_set(name)
+    assert data.x.shape[::2] == (1, channels)
+    assert data.mean[0, -1] == pytest.approx(mean, abs=1e-3)
+    assert data.scale[0, -1] == pytest.approx(sd, abs=1e-3)
+    start, end = data.bounds["train"]
+    trained = torch.from_numpy(data.target[0, start:end])
+    torch.testing.assert_close(trained.std(0, correction=0), torch.ones(channels - 7).double())

@@ -1,0 +1,228 @@
+"""Forecaster: dated predictions of a user's own series, with the spread of past errors."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from forecast_setup import LastValues, daily_waves, hours, small_model
+from safetensors.torch import save_file
+
+import progmem
+from progmem.cli import main
+from progmem.errors import InputError
+from progmem.forecaster import residual_quantiles
+from progmem.probes.ridge import ridge_path
+
+P = 30
+T, END = 300, 240  # the last fifth is the validation part
+
+
+def fitted(values, **options):
+    return progmem.Forecaster(LastValues(), padding=P, **options).fit(values, hours(len(values)))
+
+
+def test_predictions_follow_the_last_date_with_a_column_a_quantile():
+    table = pd.DataFrame(daily_waves(T, 2), hours(T), ["load", "heat"])
+    found = progmem.Forecaster(LastValues(), padding=P).fit(table).predict(5)
+    assert found.index.tolist() == hours(T + 5)[T:].tolist() and found.index.name == "date"
+    assert list(found.columns) == [
+        "load", "load 10%", "load 50%", "load 90%", "heat", "heat 10%", "heat 50%", "heat 90%",
+    ]  # fmt: skip
+    assert (found["heat 10%"] < found["heat 50%"]).all()
+    assert (found["heat 50%"] < found["heat 90%"]).all()
+    assert table["heat"].min() < found["heat"].min() and found["heat"].max() < table["heat"].max()
+
+
+def test_a_prediction_and_its_quantiles_are_those_of_plain_loops():
+    values = daily_waves(T, 2)
+    forecaster = fitted(values, quantiles=[0.25, 0.9])
+    found = forecaster.predict(3)
+    mean, scale = values[:END].mean(0), values[:END].std(0)
+    x, scaled = forecaster.data.x[0], (values - mean) / scale
+
+    def samples(start, end):
+        times = range(start, end - 3)
+        wanted = [[scaled[t + h, c] for h in (1, 2, 3) for c in (0, 1)] for t in times]
+        return torch.tensor(x[times].astype(np.float32)), torch.tensor(np.array(wanted))
+
+    (ridge,) = ridge_path(*samples(P, END), [forecaster.fitted[3].ridge.alpha])
+    now = ridge.predict(torch.tensor(x[-1:].astype(np.float32)))[0].numpy().reshape(3, 2)
+    np.testing.assert_allclose(found[["0", "1"]], now * scale + mean, rtol=1e-6)
+    late, wanted = samples(END, T)
+    residual = (wanted - ridge.predict(late)).numpy().reshape(-1, 3, 2)
+    for q, name in ((0.25, "25%"), (0.9, "90%")):
+        spread = np.quantile(residual, q, axis=0) * scale
+        np.testing.assert_allclose(
+            found[[f"0 {name}", f"1 {name}"]] - found[["0", "1"]].to_numpy(), spread, rtol=1e-6
+        )
+    error = residual.reshape(-1, 6)
+    assert forecaster.estimate(3).ridge == pytest.approx(((error**2).mean(), abs(error).mean()))
+    stays = wanted.numpy().reshape(-1, 3, 2) - scaled[END : T - 3, None]
+    expected = pytest.approx(((stays**2).mean(), abs(stays).mean()))
+    assert forecaster.estimate(3).last_value == expected
+
+
+def test_quantiles_leave_out_what_is_missing():
+    residual = torch.arange(12.0).reshape(4, 3)
+    residual[1:3, 1], residual[:, 2] = torch.nan, torch.nan
+    found = residual_quantiles(residual, [0.5, 0.9])
+    expected = np.nanquantile(residual[:, :2].numpy(), [0.5, 0.9], axis=0)
+    np.testing.assert_allclose(found[:, :2], expected, rtol=1e-6)
+    assert found[:, 2].isnan().all()
+
+
+def test_nine_of_ten_later_values_lie_below_the_highest_quantile():
+    values = daily_waves(1200)
+    forecaster = fitted(values[:1000])
+    below = []
+    for end in range(1000, 1190, 3):
+        found = forecaster.predict(5, values[:end], hours(end))
+        below.append(values[end : end + 5, 0] < found["value 90%"])
+    assert 0.8 < np.mean(below) < 0.97
+
+
+def test_gaps_are_left_out_of_what_is_learnt_and_predictions_stay_finite():
+    values = daily_waves(T, 2)
+    values[50:60] = np.nan
+    values[np.random.default_rng(0).random((T, 2)) < 0.1] = np.nan
+    found = fitted(values).predict(24)
+    assert np.isfinite(found.to_numpy()).all()
+    whole = fitted(daily_waves(T, 2)).predict(24)
+    assert (found["0"] - whole["0"]).abs().max() < 1
+
+
+def test_a_model_without_covariates_sees_the_columns_alone():
+    values = daily_waves(T)
+    values[70] = np.nan
+    for channels in (1, 8):
+        model = small_model(channels)
+        forecaster = progmem.Forecaster(model, padding=P).fit(values[:, 0], hours(T))
+        assert forecaster.data.x.shape[2] == channels
+        there = forecaster.known.features.there
+        assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
+        assert forecaster._samples("train", 4)[0].any(1).all()  # nothing is learnt from no feature
+        assert np.isfinite(forecaster.predict(4).to_numpy()).all()
+
+
+def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
+    model, values = small_model(9), daily_waves(T, 2)
+    forecaster = progmem.Forecaster(model, padding=P).fit(values[:250], hours(250))
+    expected = forecaster.predict(4, values, hours(T))
+    assert not np.allclose(expected["0"], forecaster.predict(4)["0"])
+    forecaster.save(tmp_path / "kept.safetensors")
+    again = progmem.Forecaster.load(tmp_path / "kept.safetensors", model)
+    pd.testing.assert_frame_equal(again.predict(4, values, hours(T)), expected)
+    for ask, message in (
+        (lambda: again.predict(4), "give the series to predict from"),
+        (lambda: again.estimate(4), "a kept forecaster has no series"),
+        (lambda: again.predict(5, values, hours(T)), "horizon 5 was not fitted; fitted: 4"),
+        (lambda: again.predict(4, values[:, :1], hours(T)), "has columns value; .* fitted on 0, 1"),
+        (lambda: again.predict(4, values, hours(2 * T)[::2]),
+         "has steps of 0 days 02:00:00; the forecaster was fitted on steps of 0 days 01:00:00"),
+        (lambda: progmem.Forecaster.load(tmp_path / "kept.safetensors", small_model(8)),
+         "was fitted on the features of another model"),
+        (lambda: progmem.Forecaster.load(tmp_path / "none", model), "there is no forecaster in"),
+        (lambda: progmem.Forecaster(model).save(tmp_path / "x"), "there is nothing to keep yet"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            ask()
+    content = (tmp_path / "kept.safetensors").read_bytes()
+    (tmp_path / "short").write_bytes(content[:100])
+    with pytest.raises(InputError, match="short cannot be read as a forecaster"):
+        progmem.Forecaster.load(tmp_path / "short", model)
+    save_file({"note": torch.tensor(list(b"{}"), dtype=torch.uint8)}, tmp_path / "other")
+    with pytest.raises(InputError, match="not a forecaster this version"):
+        progmem.Forecaster.load(tmp_path / "other", model)
+
+
+GAP = daily_waves(T)
+GAP[100:] = np.nan
+
+
+@pytest.mark.parametrize(
+    "series, dates, options, message",
+    [
+        (daily_waves(T), None, {}, "give the dates of the series, or a DataFrame that is indexed"),
+        (daily_waves(T), hours(T + 1), {}, "300 samples, 301 dates"),
+        (daily_waves(T), hours(T + 1).delete(40), {}, "dates must be regular: .* put rows of NaN"),
+        (np.zeros((2, 3, 4)), hours(2), {}, r"must be \(time,\) or \(time, columns\), got \(2, 3"),
+        (pd.DataFrame({"a": ["x"] * T}), hours(T), {}, "column a must hold real numbers, got"),
+        (pd.DataFrame({}, index=hours(T)), None, {}, "the series has no columns"),
+        (np.where(np.arange(T) == 7, np.inf, 0.0), hours(T), {},
+         "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
+        (daily_waves(30), hours(30), {}, "a training part of 24 samples holds no window of 31"),
+        (np.full(T, np.nan), hours(T), {}, "column value has no value in the training part"),
+        (GAP, hours(T), {}, "nothing is observed in the validation part 3 samples ahead"),
+        (daily_waves(T), hours(T), {"horizon": 60}, "horizon 60 does not fit into the validation"),
+        (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),
+        (daily_waves(T), hours(T), {"validation": 1.0}, "validation must be a share between 0 and"),
+        (daily_waves(T), hours(T), {"quantiles": [10]}, "quantiles must lie between 0 and 1"),
+        (daily_waves(T), hours(T), {"padding": 0}, "padding must be a whole number from 1 up"),
+        (daily_waves(T, 3), hours(T), {"encoder": small_model(8)},
+         "the series has 3 columns; the model has 8 channels, which is neither 3 nor, with 7"),
+        (np.where(np.arange(T) == T - 1, np.nan, daily_waves(T)[:, 0]), hours(T),
+         {"encoder": small_model(1)}, "nothing is observed at 2024-01-13 11:00:00, the end; cut"),
+    ],
+)  # fmt: skip
+def test_series_that_cannot_be_forecast_are_named(series, dates, options, message):
+    options = {"encoder": LastValues(), "padding": P, "horizon": 3} | options
+    encoder, horizon = options.pop("encoder"), options.pop("horizon")
+    with pytest.raises(InputError, match=message):
+        progmem.Forecaster(encoder, **options).fit(series, dates).predict(horizon)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a model of one column and its covariates, and a dated file."""
+    monkeypatch.chdir(tmp_path)
+    small_model(8).save("model")
+    table = pd.DataFrame(daily_waves(T), hours(T), ["kW"]).rename_axis("date")
+    table.to_csv("load.csv")
+    table.drop(hours(T)[50]).to_csv("gap.csv")
+    table.reset_index(drop=True).to_csv("bare.csv", index=False)
+    table.assign(more=1).to_csv("more.csv")
+    return tmp_path
+
+
+def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
+    command = ["probe", "forecast", "model", "load.csv", "--horizon", "6"]
+    assert main([*command, "--padding", "30", "--predict", "next.csv"]) == 0
+    printed = capsys.readouterr().out
+    assert "repeating the newest value" in printed and "6 predictions from 2024-01-13 12" in printed
+    lines = (own / "next.csv").read_text().splitlines()
+    assert lines[0] == "date,kW,kW 10%,kW 50%,kW 90%" and len(lines) == 7
+    assert lines[1].startswith("2024-01-13 12:00:00,")
+    assert main([*command, "--probe", "next.safetensors", "--predict", "again.csv"]) == 0
+    again, first = (pd.read_csv(name, index_col="date") for name in ("again.csv", "next.csv"))
+    pd.testing.assert_frame_equal(again, first, rtol=1e-5)
+    assert main([*command, "--padding", "30"]) == 0
+    assert sorted(p.name for p in own.iterdir() if p.suffix == ".json") == []
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("load.csv", "give one --horizon: how many samples ahead"),
+        ("load.csv --horizon 3 6", "give one --horizon: how many samples ahead"),
+        ("load.csv --horizon 3 -o x.json", "-o is for the scores of a set"),
+        ("load.csv --horizon 3 --predict x.txt", "--predict must name the .csv file to write, got"),
+        ("load.csv --horizon 3 --predict no/x.csv", "there is no folder no to write x.csv into"),
+        (
+            "load.csv --horizon 90",
+            "horizon 90 does not fit into the train part of the series: of 2",
+        ),
+        ("load.csv --horizon 3 --probe k --padding 9", "--padding is chosen when a forecaster is"),
+        ("load.csv --horizon 3 --probe k", "there is no forecaster in k"),
+        ("gap.csv --horizon 3", "gap.csv: dates must be regular: from 2024-01-03 01:00:00"),
+        ("bare.csv --horizon 3", "bare.csv has no column 'date'; it has kW"),
+        ("more.csv --horizon 3", "the series has 2 columns; the model has 8 channels"),
+        ("none.csv --horizon 3", "there is no file none.csv"),
+        ("ETTh2 --horizon 3", "give a .csv file with a column date, or one of ETTh1, ETTh1-uni, E"),
+        ("ETTh1 --padding 3", "--padding goes with --predict"),
+        ("ETTh1 -o x.txt", "-o must name the .json file to write, got x.txt"),
+    ],
+)
+def test_bad_use_of_the_command_gives_one_line(arguments, message, own, capsys):
+    assert main(["probe", "forecast", "model", *arguments.split()]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1, printed
