@@ -64,6 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")
     p.set_defaults(run=_probe_classify)
 
+    p = probes.add_parser("cue", help="whether the state at the end tells of a burst long before")
+    p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
+    p.add_argument("set", help="a data set's name: the cue is put into its test rows")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.add_argument("--split", default="official", help="which rows of the set are test rows")
+    p.add_argument("-o", "--out", type=Path, help="by default results/cue/SET-RUN.json")
+    p.set_defaults(run=_probe_cue)
+
     p = commands.add_parser("data", help="the paper's data sets")
     p.add_argument("what", choices=["list", "check"], help="what is there, or whether it is right")
     p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
@@ -143,6 +151,16 @@ def _probe_classify(chosen: Any) -> None:
         chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
         data_dir=chosen.data_dir, split=chosen.split or "official",
         labels=[parse_amount(text) for text in chosen.labels or ("1%", "5%")],
+    )  # fmt: skip
+
+
+def _probe_cue(chosen: Any) -> None:
+    from progmem.probes.cue_command import cue_set
+
+    name = f"{chosen.set}-{chosen.model.resolve().parent.name}.json"
+    cue_set(
+        chosen.model, chosen.set, chosen.out or Path("results/cue") / name,
+        data_dir=chosen.data_dir, split=chosen.split,
     )  # fmt: skip
 
 

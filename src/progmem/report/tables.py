@@ -9,6 +9,8 @@ import numpy as np
 
 from progmem.errors import InputError
 from progmem.probes.svm import HEADS
+from progmem.report.cue_table import cue_table
+from progmem.report.markdown import markdown
 from progmem.report.paper import CLASSIFICATION
 from progmem.report.record import RESULTS
 
@@ -30,7 +32,7 @@ def backbone_table(results: list[Result]) -> str:
         tokens = (ours["samples"] - patch) // stride + 1
         time, memory = (ours[key] / full[key] for key in ("seconds", "peak_mb"))
         lines.append([f"{tokens:,}", f"{time:.2f}x", f"{memory:.2f}x"])
-    return _markdown(["tokens", "time", "peak memory"], lines)
+    return markdown(["tokens", "time", "peak memory"], lines)
 
 
 def classification_table(
@@ -61,7 +63,7 @@ def classification_table(
             label = result.get("name", name)
             lines.append([label, amount, *cells, *([paper] if official else [])])
     beside = ["paper's PMT"] if official else []
-    return _markdown(["set", "labels", *encoders, *beside], lines)
+    return markdown(["set", "labels", *encoders, *beside], lines)
 
 
 def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
@@ -76,17 +78,13 @@ def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
     return f"{accuracy.mean():.1f}{sd} / {macro.mean():.1f}"
 
 
-def _markdown(header: list[str], lines: list[list[str]]) -> str:
-    rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
-    return "\n".join([rows[0], "|" + "---|" * len(header), *rows[1:]])
-
-
 TABLES: dict[str, Callable[..., str]] = {
     "demo": demo_table,
     "backbone": backbone_table,
     "pilot": classification_table,
     "classify": classification_table,
     "tune": classification_table,
+    "cue": cue_table,
 }
 
 
@@ -102,7 +100,7 @@ def render(experiment: str, folder: Path = RESULTS, **options: str) -> str:
         if TABLES[experiment] is classification_table:
             return classification_table(results, **options)
         return TABLES[experiment](results)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"a file in {folder / experiment} is not a result: {error!r}") from error
