@@ -10,6 +10,7 @@ import numpy as np
 from progmem.errors import InputError
 from progmem.probes.svm import HEADS
 from progmem.report.cue_table import cue_table
+from progmem.report.finetune_table import finetune_table
 from progmem.report.markdown import markdown
 from progmem.report.paper import CLASSIFICATION
 from progmem.report.record import RESULTS
@@ -85,6 +86,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "classify": classification_table,
     "tune": classification_table,
     "cue": cue_table,
+    "finetune": finetune_table,
 }
 
 
