@@ -72,3 +72,29 @@ def test_a_forecast_on_the_gpu_is_that_of_the_cpu():
         forecasts.append(scores["scores"]["3"]["ridge"]["test"]["mse"])
     np.testing.assert_allclose(forecasts[2], forecasts[0], rtol=1e-4)
     assert forecasts[3] == pytest.approx(forecasts[1], rel=1e-4)
+
+
+def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
+    from test_finetune import config, finetune, made, without_last_checkpoint
+
+    cfg = config("train.device=cuda", "train.epochs=12", "train.lr=2e-3", "finetune.views=weak")
+    _, result = finetune(made(), tmp_path / "run", cfg, say=None)
+    assert result["rows"][0]["scores"]["accuracy"] == 1.0
+    without_last_checkpoint(tmp_path / "run")
+    said = []
+    _, again = finetune(made(), tmp_path / "run", cfg, say=said.append)
+    assert any("going on from step" in line for line in said)
+    assert again["rows"][0]["scores"]["accuracy"] == 1.0
+
+
+def test_cues_are_told_on_the_gpu_as_on_the_cpu():
+    from test_cue import noise, small
+
+    from progmem.probes.retention import eos_features
+
+    encoder = progmem.PMT(small())
+    expected = eos_features(encoder, noise())
+    torch.testing.assert_close(
+        torch.from_numpy(eos_features(encoder.cuda(), noise())), torch.from_numpy(expected),
+        rtol=1e-4, atol=1e-4,
+    )  # fmt: skip

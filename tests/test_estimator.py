@@ -26,7 +26,7 @@ import progmem
 from progmem import ConfigError, InputError, PMTEncoder
 from progmem.levels import LEVELS
 from progmem.settings import RunConfig, read_config
-from progmem.training import pretrain
+from progmem.training import engine, pretrain
 
 # Where scikit-learn's checks and series part: a table of other columns must be refused there, a
 # series of another length is welcome here. Everything else in these checks comes before and holds.
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         return 1e-3
 
-    monkeypatch.setattr(pretrain, "learning_rate", interrupt)
+    monkeypatch.setattr(engine, "learning_rate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         small(epochs=3).fit(made())
 

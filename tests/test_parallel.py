@@ -8,17 +8,19 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from training_setup import made_recordings, small_config
-from two_processes import BATCH, STEPS, SUBSETS, gradients
+from two_processes import BATCH, STEPS, SUBSETS, gradients, train_on_labels
 
 import progmem
 from progmem.data.rows import Rows
+from progmem.training.classifier import Classifier
 from progmem.training.group import split_rows
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows
 
 
 def test_two_processes_equal_one(tmp_path):
-    """Gradients of all seven subsets of the objectives, whole and ragged batches; short runs."""
+    """Gradients of all seven subsets of the objectives, whole and ragged batches; short runs
+    without and with labels."""
     paths = [Path(__file__).parent, Path(progmem.__file__).parents[1]]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -42,6 +44,10 @@ def test_two_processes_equal_one(tmp_path):
         two = progmem.load(tmp_path / run / "model").state_dict()
         for name, tensor in one.state_dict().items():  # Adam divides by small numbers
             torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-7)
+
+    alone = train_on_labels(tmp_path / "alone").state_dict()
+    for name, tensor in Classifier.load(tmp_path / "finetuned").state_dict().items():
+        torch.testing.assert_close(tensor, alone[name].to(tensor.dtype), rtol=0, atol=1e-7)
 
 
 def test_the_compared_batches_are_one_whole_and_one_ragged():

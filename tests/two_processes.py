@@ -4,12 +4,16 @@ import itertools
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
-from training_setup import made_recordings, small_config
+from training_setup import SETTINGS, made_recordings, small_config
 
+from progmem.data.labelled import Labelled
 from progmem.data.rows import Rows
+from progmem.finetune_settings import read_finetune_config
 from progmem.model.pmt import PMT
+from progmem.training.finetune import finetune
 from progmem.training.learner import Learner
 from progmem.training.pretrain import pretrain
 from progmem.training.setup import model_for
@@ -40,6 +44,16 @@ def gradients():
     return found
 
 
+def train_on_labels(folder):
+    """A short training with labels, views and parts."""
+    recordings = made_recordings()
+    data = Labelled(recordings, np.arange(len(recordings)) % 2, ("even", "odd"))
+    settings = [text for text in SETTINGS if not text.startswith(("loss", "train.epochs"))]
+    more = ["train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"]
+    cfg = read_finetune_config(None, [*settings, *more, "finetune.views=strong"])
+    return finetune(data, folder, cfg, say=None).classifier
+
+
 def main():
     out = Path(sys.argv[1])
     cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
@@ -48,6 +62,7 @@ def main():
         "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
     )
     pretrain(made_recordings(), out / "parts", parts, say=lambda _: None)
+    train_on_labels(out / "finetuned")
     found = gradients()
     for tensor in found.values():
         torch.distributed.all_reduce(tensor)

@@ -11,6 +11,8 @@ import yaml
 import progmem
 from progmem.errors import ConfigError, InputError, ModelFolderError, TrainingError
 
+TRAININGS = ("pretrain", "finetune")  # commands that take section.key=value
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -36,6 +38,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--print-config", action="store_true", help="show all settings and stop")
     p.usage = "progmem pretrain DATA -o RUN [-c CONFIG.yaml] [section.key=value ...]"
     p.set_defaults(run=_pretrain)
+
+    p = commands.add_parser("finetune", help="train a model on labels, from a run or from scratch")
+    p.add_argument("data", help="a data set's name, or own series with --y")
+    p.add_argument("-o", "--out", type=Path, required=True, help="folder of the run")
+    p.add_argument("--from", dest="pretrained", type=Path, help="folder of a pretrained run")
+    p.add_argument("--y", type=Path, help="labels of own series: .npy, or .csv with a column label")
+    p.add_argument("--labels", help="a share such as 5%%, a number a class, or all (default)")
+    p.add_argument("--only-head", action="store_true", help="leave the network as it is")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.add_argument("--split", default="official", help="which rows of a set are tested on")
+    p.add_argument("--result", type=Path, help=".json file to write, beside RUN/result.json")
+    p.add_argument("-c", "--config", type=Path, help="yaml file of settings")
+    p.add_argument("--print-config", action="store_true", help="show all settings and stop")
+    p.usage = (
+        "progmem finetune DATA -o RUN [--from RUN] [-c CONFIG.yaml] [section.key=value ...] "
+        "[--labels 5%%|all] [--only-head]"
+    )
+    p.set_defaults(run=_finetune)
 
     p = commands.add_parser("embed", help="write the three levels of recordings to a folder")
     p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
@@ -63,6 +83,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--pooling", help="what of a series the probe sees, by default sequence")
     p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")
     p.set_defaults(run=_probe_classify)
+
+    p = probes.add_parser("cue", help="whether the state at the end tells of a burst long before")
+    p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
+    p.add_argument("set", help="a data set's name: the cue is put into its test rows")
+    p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
+    p.add_argument("--split", default="official", help="which rows of the set are test rows")
+    p.add_argument("-o", "--out", type=Path, help="by default results/cue/SET-RUN.json")
+    p.set_defaults(run=_probe_cue)
 
     p = probes.add_parser("forecast", help="values to come, from the last token")
     p.add_argument("model", type=Path, help="folder of a model, e.g. RUN/model")
@@ -99,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     chosen, rest = parser.parse_known_args(arguments)
     chosen.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
-    if len(chosen.overrides) < len(rest) or (rest and chosen.command != "pretrain"):
+    if len(chosen.overrides) < len(rest) or (rest and chosen.command not in TRAININGS):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         chosen.run(chosen)
@@ -130,6 +158,25 @@ def _pretrain(chosen: Any) -> None:
         print(yaml.safe_dump(cfg.to_dict(), sort_keys=False), end="")
         return
     pretrain(chosen.data, chosen.out, cfg, data_dir=chosen.data_dir, split=chosen.split)
+
+
+def _finetune(chosen: Any) -> None:
+    from progmem.finetune_settings import read_finetune_config
+    from progmem.training.finetune import finetune
+
+    overrides = list(chosen.overrides)
+    if chosen.labels is not None:
+        overrides.append(f"finetune.labels={chosen.labels}")
+    if chosen.only_head:
+        overrides.append("finetune.only_head=true")
+    cfg = read_finetune_config(chosen.config, overrides)
+    if chosen.print_config:
+        print(yaml.safe_dump(cfg.to_dict(), sort_keys=False), end="")
+        return
+    finetune(
+        chosen.data, chosen.out, cfg, y=chosen.y, pretrained=chosen.pretrained,
+        data_dir=chosen.data_dir, split=chosen.split, result=chosen.result,
+    )  # fmt: skip
 
 
 def _embed(chosen: Any) -> None:
@@ -164,6 +211,16 @@ def _probe_classify(chosen: Any) -> None:
         chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
         data_dir=chosen.data_dir, split=chosen.split or "official",
         labels=[parse_amount(text) for text in chosen.labels or ("1%", "5%")],
+    )  # fmt: skip
+
+
+def _probe_cue(chosen: Any) -> None:
+    from progmem.probes.cue_command import cue_set
+
+    name = f"{chosen.set}-{chosen.model.resolve().parent.name}.json"
+    cue_set(
+        chosen.model, chosen.set, chosen.out or Path("results/cue") / name,
+        data_dir=chosen.data_dir, split=chosen.split,
     )  # fmt: skip
 
 

@@ -20,7 +20,8 @@ from progmem.model.geometry import count_tokens, count_windows, token_spans, win
 from progmem.model.inputs import Series, check_finite, evaluating
 from progmem.model.pmt import PMT
 from progmem.model.saving import to_json, write_file
-from progmem.settings import read_config
+from progmem.settings import run_config
+from progmem.training.run_folder import read_settings
 
 CHUNK = 65_536  # samples
 
@@ -68,10 +69,8 @@ def embed(
 
 def run_sampling_rate(model_folder: Path) -> float | None:
     """The ``data.sampling_rate`` of the run that a model folder lies in, if it lies in one."""
-    config = model_folder.parent / "config.yaml"
-    if not config.is_file():
-        return None
-    return read_config(config).data.sampling_rate
+    data = read_settings(model_folder.parent).get("data") or {}
+    return run_config({"data": data}).data.sampling_rate
 
 
 class _Files:

@@ -12,13 +12,13 @@ from progmem.errors import ConfigError
 def whole(default: Any, low: int, end: float = float("inf")) -> Any:
     """A field that takes whole numbers from ``low`` up, below ``end``."""
     allowed = f"a whole number from {low} up" + ("" if end == float("inf") else f", below {end}")
-    return _checked(default, lambda v: is_whole(v) and low <= v < end, allowed)
+    return checked(default, lambda v: is_whole(v) and low <= v < end, allowed)
 
 
 def number(default: Any, low: float, high: float = float("inf")) -> Any:
     """A field that takes numbers in [low, high)."""
     allowed = f"a number from {low:g} up" if high == float("inf") else f"in [{low:g}, {high:g})"
-    return _checked(default, lambda v: is_real(v) and low <= v < high, allowed)
+    return checked(default, lambda v: is_real(v) and low <= v < high, allowed)
 
 
 def positive(default: Any, *, optional: bool = False) -> Any:
@@ -27,18 +27,18 @@ def positive(default: Any, *, optional: bool = False) -> Any:
     def good(value: Any) -> bool:
         return (optional and value is None) or (is_real(value) and 0 < value < float("inf"))
 
-    return _checked(default, good, "a number above 0" + (" or null" if optional else ""))
+    return checked(default, good, "a number above 0" + (" or null" if optional else ""))
 
 
 def choice(*options: str) -> Any:
     """A field that takes one of ``options``, the first by default."""
-    return _checked(
+    return checked(
         options[0], lambda v: isinstance(v, str) and v in options, f"one of {', '.join(options)}"
     )
 
 
 def flag(default: bool) -> Any:
-    return _checked(default, lambda v: isinstance(v, bool), "true or false")
+    return checked(default, lambda v: isinstance(v, bool), "true or false")
 
 
 def is_whole(value: Any) -> bool:
@@ -49,7 +49,8 @@ def is_real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _checked(default: Any, good: Callable[[Any], bool], allowed: str) -> Any:
+def checked(default: Any, good: Callable[[Any], bool], allowed: str) -> Any:
+    """A field that takes what is ``good``, which is ``allowed`` in words."""
     return field(default=default, metadata={"good": good, "allowed": allowed})
 
 

@@ -155,6 +155,11 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
 
 def read_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """The settings of a yaml file, if there is one, with ``section.key=value`` put over them."""
+    return run_config(read_values(path, overrides))
+
+
+def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What `read_config` turns into settings: values by section and name."""
     values: dict[str, Any] = {}
     if path is not None:
         try:
@@ -173,4 +178,4 @@ def read_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
             values.setdefault(section, {})[name] = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"{override!r} has a value that is not yaml") from error
-    return run_config(values)
+    return values

@@ -3,6 +3,9 @@
 Shapes: R rows, B rows of a batch, L samples of the longest, C channels.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -34,6 +37,15 @@ class Resident:
         length = int(self.length[rows].max())
         rows = rows.to(self.x.device)
         return Batch(self.x[rows, :length], self.observed[rows, :length], self.lengths[rows])
+
+
+def fetch_from(
+    rows: Rows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
+) -> Callable[[Tensor], Batch]:
+    """What gives the rows of a batch: kept on the device where they fit, else made each time."""
+    if fits(rows, like):
+        return Resident(rows, cfg, stats, like).fetch
+    return partial(rows.fetch, cfg=cfg, stats=stats, like=like)
 
 
 def fits(rows: Rows, like: Tensor) -> bool:

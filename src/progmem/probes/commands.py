@@ -38,18 +38,11 @@ def classify_set(
     say: Say = print,
 ) -> dict[str, Any]:
     """Probe a model and its untrained twin on a set; the scores go to the json file ``out``."""
-    if out.suffix != ".json":
-        raise InputError(f"-o must name the .json file to write, got {out}")
-    if out.parent.exists():
-        check_output(out)
+    check_result_file(out)
     began = time.perf_counter()
     data = load_labelled(name, data_dir, split=split)
     source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
-    if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
-        raise InputError(
-            f"{model_folder} was pretrained on the {source.get('split')} split of {name} and may "
-            f"have seen rows that {split} tests on; pretrain with --split {split}"
-        )
+    check_unseen(model_folder, name, split)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load(model_folder, device=device)
     rows = []
@@ -134,6 +127,24 @@ def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
         say(f"{known}; accuracy {100 * guess.mean():.1f} % (sd {100 * guess.std(ddof=1):.1f}), "
             f"each of {len(guess)} folds predicted from the others")  # fmt: skip
     return probe
+
+
+def check_unseen(model_folder: Path, name: str, split: str) -> None:
+    """Refuse a set's ``split`` where the run a model lies in was trained on another one."""
+    source = read_source(model_folder.parent)
+    if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
+        raise InputError(
+            f"{model_folder} was pretrained on the {source.get('split')} split of {name} and may "
+            f"have seen rows that {split} tests on; pretrain with --split {split}"
+        )
+
+
+def check_result_file(path: Path) -> None:
+    """Refuse a result file that cannot be written; folders above it are made."""
+    if path.suffix != ".json":
+        raise InputError(f"-o must name the .json file to write, got {path}")
+    if path.parent.exists():
+        check_output(path)
 
 
 def check_output(path: Path) -> None:

@@ -71,7 +71,7 @@ def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndar
     if not len(x):
         raise InputError("there are no series to encode; give at least one")
     found: dict[str, list[np.ndarray]] = {}
-    for part in _pieces(x):
+    for part in pieces(x):
         z = encoder.encode(part)
         for name in poolings:
             if name != "mean_memory" or z.memory is not None:
@@ -79,7 +79,8 @@ def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndar
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def _pieces(x: Any) -> Any:
+def pieces(x: Any) -> Any:
+    """Parts of ``x`` that can be encoded at once, in order."""
     first = 0
     while first < len(x):
         count, samples = 0, 0

@@ -16,6 +16,8 @@ from progmem.report.compute_tables import (
     training_table,
     vectorised_table,
 )
+from progmem.report.cue_table import cue_table
+from progmem.report.finetune_table import finetune_table
 from progmem.report.markdown import markdown
 from progmem.report.paper import CLASSIFICATION, FORECASTING
 from progmem.report.record import RESULTS
@@ -141,6 +143,8 @@ TABLES: dict[str, Callable[..., str]] = {
     "compute_aggregator": aggregator_table,
     "training_step": training_table,
     "forecast": forecast_table,
+    "cue": cue_table,
+    "finetune": finetune_table,
 }
 
 
@@ -156,7 +160,7 @@ def render(experiment: str, folder: Path = RESULTS, **options: str) -> str:
         if TABLES[experiment] is classification_table:
             return classification_table(results, **options)
         return TABLES[experiment](results)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"a file in {folder / experiment} is not a result: {error!r}") from error

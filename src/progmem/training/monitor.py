@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SHOWN = ("loss", "icl", "pcl", "hgcl")
+SHOWN = ("loss", "icl", "pcl", "hgcl", "accuracy")
 
 
 class Monitor:

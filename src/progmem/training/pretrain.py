@@ -1,32 +1,25 @@
-"""Training without labels: the loop."""
+"""Training without labels."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from lightning.fabric import Fabric
 
 from progmem.config import ModelConfig
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
-from progmem.errors import ConfigError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.settings import RunConfig
-from progmem.training import checkpoint, randomness, run_folder
-from progmem.training.diary import Diary
+from progmem.training import randomness, run_folder
+from progmem.training.engine import fastest, freeze_unreached, resume, run_updates
 from progmem.training.learner import Learner, parameter_groups
 from progmem.training.memory import memory_explained
-from progmem.training.monitor import Monitor
-from progmem.training.recorded import RecordedUpdate
-from progmem.training.schedule import learning_rate
 from progmem.training.setup import initial_model, make_fabric, model_for
-from progmem.training.signals import Stop
-from progmem.training.step import Step, freeze_unreached
-from progmem.training.update import Advance, Update, make_optimizer, set_rate
+from progmem.training.step import Step
+from progmem.training.update import Update, make_optimizer
 
 
 def pretrain(
@@ -78,10 +71,9 @@ def _train(
     cfg: RunConfig,
     say: Callable[[str], None] | None,
 ) -> PMT:
-    train, watched = cfg.train, say is not None
-    say = say or (lambda _: None)
+    train, tell = cfg.train, say or (lambda _: None)
     if len(rows) < train.batch_size:
-        say(
+        tell(
             f"{len(rows)} rows are fewer than train.batch_size {train.batch_size}: one batch a step"
         )
     batch_size = min(train.batch_size, len(rows))
@@ -94,84 +86,29 @@ def _train(
     learner.to(fabric.device)
     step = Step(learner, rows, cfg, batch_size, total, fabric.device)
     with memory_explained(fabric.device):
-        freeze_unreached(step)
+        freeze_unreached(learner, step(0)[0])
     groups = parameter_groups(learner, train.weight_decay)
     optimizer = make_optimizer(groups, train.lr, fabric.device)
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
              "means and scales": weights_sha256(stats)}  # fmt: skip
-    done = _resume(out, learner, optimizer, facts, say)
+    done = resume(out, learner, optimizer, facts, tell)
     wrapped, optimizer = fabric.setup(learner, optimizer)
     step.forward = wrapped
     main = fabric.is_global_zero
     if done >= total:
         if main:
             learner.model.save(out / "model")  # the run may have ended between its last two files
-        say(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
+        tell(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
         return learner.model.eval()
-
     update = Update(step, wrapped, optimizer, fabric, train)
-    records = fabric.device.type == "cuda" and fabric.world_size == 1 and train.parts == 1
-    advance: Advance = RecordedUpdate(update) if records else update
-    if main:
-        run_folder.cut_metrics(out, done)
-    monitor = Monitor(out, first=done, total=total, every=train.log_every) if watched else None
-    diary = Diary(monitor, cfg, total, say)
-    try:
-        with Stop() as stop:
-            for number in range(done, total):
-                set_rate(optimizer, learning_rate(number, total, train))
-                dropout = f"dropout {fabric.global_rank}"
-                torch.manual_seed(randomness.mixed_seed(train.seed, number, dropout))
-                with memory_explained(fabric.device):
-                    outcome = advance(number)
-                diary.write(outcome)
-                finished = number + 1
-                ending = finished == total or _anyone(fabric, stop.signal is not None)
-                if ending or finished % train.checkpoint_every == 0:
-                    diary.close()  # nothing is kept of a step whose values were not looked at
-                    if main:
-                        checkpoint.save_checkpoint(
-                            out / "checkpoints", finished, learner, optimizer, facts
-                        )
-                if ending and finished < total:
-                    if stop.signal is None:
-                        raise SystemExit(1)  # another process was told to stop
-                    say(f"stopped after step {finished}; the same command goes on from there")
-                    raise SystemExit(stop.exit_code)
-    finally:
-        if monitor is not None:
-            monitor.close()
+    run_updates(
+        fabric, learner, optimizer, fastest(update, fabric, train),
+        out=out, cfg=cfg, facts=facts, done=done, total=total, say=say,
+    )  # fmt: skip
     model = learner.model.eval()
     if main:
         model.save(out / "model")
     return model
-
-
-def _resume(
-    out: Path, learner: Learner, optimizer: torch.optim.Optimizer, facts: dict[str, Any],
-    say: Callable[[str], None],
-) -> int:  # fmt: skip
-    """Take up the newest good checkpoint, if there is one: the steps already done."""
-    found = checkpoint.newest_checkpoint(out / "checkpoints", say=say)
-    if found is None:
-        return 0
-    differ = [name for name, value in facts.items() if found.facts.get(name) != value]
-    if differ:
-        raise ConfigError(
-            f"{out} was begun with other data: {', '.join(differ)} differ; "
-            "give another folder with -o"
-        )
-    checkpoint.restore(found, learner, optimizer)
-    say(f"going on from step {found.step} of {out}")
-    return found.step
-
-
-def _anyone(fabric: Fabric, flag: bool) -> bool:
-    if fabric.world_size == 1:
-        return flag
-    told = torch.tensor(float(flag), device=fabric.device)
-    torch.distributed.all_reduce(told)
-    return bool(told > 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The folder of a run: one owner at a time, one config, metrics that never repeat a step."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from filelock import FileLock, Timeout
 
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError
+from progmem.finetune_settings import FinetuneConfig
 from progmem.model.saving import to_json, write_file
-from progmem.settings import run_config
+from progmem.settings import RunConfig, run_config
 
 
 @contextmanager
@@ -34,11 +35,20 @@ def owned(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def settle_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the config of a new run; for one that goes on, only more epochs may be asked for."""
+def settle_config(
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    whole: Callable[[Mapping[str, Any]], RunConfig | FinetuneConfig] = run_config,
+) -> None:
+    """Write the config of a new run; for one that goes on, only more epochs may be asked for.
+
+    ``whole`` makes settings of a file's values, those it was begun without at their defaults.
+    """
     path = folder / "config.yaml"
     if path.exists():
-        before = _with_defaults(yaml.safe_load(path.read_text()))
+        kept = yaml.safe_load(path.read_text())
+        before = {**whole(kept).to_dict(), "model": ModelConfig.from_dict(kept["model"]).to_dict()}
         changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
         missing = _flat(before).keys() - _flat(config).keys()
         epochs = changed.pop("train.epochs", None)
@@ -96,14 +106,6 @@ def cut_metrics(folder: Path, step: int) -> None:
             except ValueError:
                 break  # a line cut short by a kill; nothing whole follows it
     write_file(path, "".join(kept).encode())
-
-
-def _with_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings, those it was begun without as they were in effect: at their defaults."""
-    return {
-        **run_config(config).to_dict(),
-        "model": ModelConfig.from_dict(config["model"]).to_dict(),
-    }
 
 
 def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:

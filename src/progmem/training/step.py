@@ -118,13 +118,3 @@ class Step:
         )  # fmt: skip
         told = group.total(torch.stack([loss.detach(), *(p.detach() for p in parts.values())]))
         return loss, dict(zip(["loss", *parts], told, strict=True))
-
-
-def freeze_unreached(step: Step) -> None:
-    """Stop asking for gradients of parameters that no active loss depends on."""
-    loss, *_ = step(0)
-    torch.autograd.backward(loss)
-    for parameter in step.learner.parameters():
-        if parameter.grad is None:
-            parameter.requires_grad_(False)
-        parameter.grad = None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from lightning.fabric import Fabric
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from progmem.errors import TrainingError
 from progmem.settings import TrainConfig
-from progmem.training.step import Made, Step
 from progmem.training.two_pass import backward_in_parts
 
 
@@ -41,14 +40,34 @@ class Outcome(NamedTuple):
         return values
 
 
+class BatchStep(Protocol):
+    """What is done with one batch before the optimiser: with labels or without."""
+
+    def make(self, number: int) -> Any: ...
+
+    def embed(self, made: Any, part: slice) -> tuple[Any, Tensor]: ...
+
+    def losses(self, made: Any, views: Any) -> tuple[Tensor, dict[str, Tensor]]: ...
+
+
 class Update:
-    """The plain path: an update whose values are read before the weights change."""
+    """The plain path: an update whose values are read before the weights change.
+
+    ``in_parts`` adds the gradients of a batch that is held in memory a part at a time.
+    """
 
     def __init__(
-        self, step: Step, wrapped: Any, optimizer: Any, fabric: Fabric, cfg: TrainConfig
+        self,
+        step: BatchStep,
+        wrapped: Any,
+        optimizer: Any,
+        fabric: Fabric,
+        cfg: TrainConfig,
+        *,
+        in_parts: Callable[..., tuple[dict[str, Tensor], Tensor, int]] = backward_in_parts,
     ) -> None:
         self.step, self.wrapped, self.optimizer = step, wrapped, optimizer
-        self.fabric, self.cfg = fabric, cfg
+        self.fabric, self.cfg, self.in_parts = fabric, cfg, in_parts
 
     def __call__(self, number: int) -> Outcome:
         if self.cfg.parts == 1:
@@ -56,7 +75,7 @@ class Update:
             told, sequence = self.gradients(made)
             rows = made.batch
         else:
-            told, sequence, rows = backward_in_parts(
+            told, sequence, rows = self.in_parts(
                 self.step, number, self.cfg.parts, self.backward, unsynchronised=self.apart
             )
             told["gradient"] = self.clip()
@@ -68,7 +87,7 @@ class Update:
         self.optimizer.zero_grad()
         return outcome
 
-    def gradients(self, made: Made) -> tuple[dict[str, Tensor], Tensor]:
+    def gradients(self, made: Any) -> tuple[dict[str, Tensor], Tensor]:
         """Clipped gradients of a batch; the loss, its parts, the gradient's norm; sequences."""
         views, sequence = self.step.embed(made, slice(None))
         loss, told = self.step.losses(made, views)
@@ -97,13 +116,15 @@ def make_optimizer(groups: list[dict[str, Any]], lr: float, device: torch.device
     """AdamW; on a GPU its rate and its steps live there, so that an update can be recorded."""
     if device.type != "cuda":
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
-    rate = torch.tensor(lr, device=device)
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.999), fused=True, capturable=True)
+    groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.999), fused=True, capturable=True)
 
 
 def set_rate(optimizer: Any, lr: float) -> None:
+    """Set the learning rate; that of a group with a ``factor`` is so many times as large."""
     for group in optimizer.param_groups:
+        rate = lr * group.get("factor", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
+            group["lr"].fill_(rate)
         else:
-            group["lr"] = lr
+            group["lr"] = rate

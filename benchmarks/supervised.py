@@ -1,0 +1,65 @@
+"""Training on all labels, from scratch: PMT and the vanilla transformer on four sets.
+
+    python -m benchmarks.supervised --data-dir DIR      # wants a GPU; writes results/finetune/
+
+Settings are those of experiments/supervised.yaml for every set; ``--split validation`` compares
+others (``--settings``) on training rows that are held out. A training that was broken off goes on.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import add_arguments, run_rows
+from progmem.finetune_settings import read_finetune_config
+from progmem.report import record
+from progmem.report.tables import render
+from progmem.training.finetune import finetune
+
+SETS = ("HAR", "FordA", "FordB", "Wafer")
+ENCODERS = ("pmt", "vanilla")
+
+
+def measure(row: str, chosen: Any) -> dict[str, Any]:
+    """Train one row, or go on with it, and score it."""
+    name, encoder, seed = row.split("-")
+    settings = [f"finetune.encoder={encoder}", f"train.seed={seed}", *chosen.settings]
+    cfg = read_finetune_config(Path("experiments/supervised.yaml"), settings)
+    split = "" if chosen.split == "official" else f"-{chosen.split}"
+    out = chosen.out / "finetune" / f"{row}{split}.json"
+    run = chosen.work / "runs" / f"{row}{split}"
+    _, result = finetune(
+        name, run, cfg, data_dir=chosen.data_dir, split=chosen.split, result=out, say=None
+    )
+    if chosen.commit is not None:
+        record.write(out, result | {"commit": chosen.commit, "dirty": None})
+    return {"seconds": result["seconds"], **result["rows"][0]["scores"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--encoders", nargs="+", default=list(ENCODERS), choices=ENCODERS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--split", default="official")
+    parser.add_argument("--settings", nargs="*", default=[], metavar="section.key=value")
+    add_arguments(parser, "supervised")
+    chosen = parser.parse_args()
+    if chosen.row is not None:
+        print(json.dumps(measure(chosen.row, chosen)), flush=True)
+        return
+    more = ["--settings", *chosen.settings]
+    for name in ("data_dir", "commit", "split", "work", "out"):
+        if getattr(chosen, name) is not None:
+            more += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
+    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in chosen.encoders for s in chosen.seeds]
+    run_rows(
+        "benchmarks.supervised", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
+    )
+    print(render("finetune", chosen.out))
+
+
+if __name__ == "__main__":
+    main()

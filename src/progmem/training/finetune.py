@@ -1,0 +1,226 @@
+"""Training with labels: cross-entropy on the sequence level, a linear head or the whole network."""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from sklearn.metrics import f1_score
+
+from progmem.baselines.vanilla import VanillaTransformer
+from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
+from progmem.data.rows import Rows
+from progmem.errors import ConfigError
+from progmem.finetune_settings import FinetuneConfig, finetune_config
+from progmem.model import saving
+from progmem.model.inputs import ChannelStats, Series
+from progmem.model.pmt import PMT
+from progmem.probes.commands import check_result_file, check_unseen
+from progmem.report import record
+from progmem.report.finetune_table import finetune_table
+from progmem.training import randomness, run_folder
+from progmem.training.classifier import Classifier
+from progmem.training.engine import Say, fastest, freeze_unreached, resume, run_updates
+from progmem.training.learner import parameter_groups
+from progmem.training.memory import memory_explained
+from progmem.training.setup import initial_model, make_fabric, model_for
+from progmem.training.supervised_step import SupervisedStep, backward_in_parts
+from progmem.training.update import Update, make_optimizer
+
+
+class Finetuned(NamedTuple):
+    """A trained classifier and what it reached."""
+
+    classifier: Classifier
+    result: dict[str, Any]
+
+
+def finetune(
+    source: str | Path | Labelled,
+    out: Path,
+    cfg: FinetuneConfig,
+    *,
+    y: Path | None = None,
+    pretrained: Path | None = None,
+    data_dir: Path | None = None,
+    split: str = "official",
+    result: Path | None = None,
+    say: Say | None = print,
+) -> Finetuned:
+    """Train on labels from scratch or from a run; ``out`` then holds model/, a head and a result.
+
+    ``source`` is labelled series, the name of a data set in ``data_dir`` with its ``split``, or a
+    file or folder of own series whose labels are in ``y``. What is learnt does not depend on test
+    series. They are scored once, at the end; with ``finetune.validation`` the training rows held
+    out are scored in their place, and the test rows not at all.
+
+    The same call on a folder whose run was broken off goes on where its last good checkpoint was.
+    The scores are written to ``out``/result.json, and to ``result`` where that is given.
+    """
+    if result is not None:
+        check_result_file(result)
+    data = source if isinstance(source, Labelled) else open_labelled(source, y, data_dir, split)
+    options = cfg.finetune
+    parts = choose_parts(
+        data, labels=options.labels, label_seed=options.label_seed, validation=options.validation
+    )
+    known, learnt = (
+        Rows([data.recordings[i] for i in rows], cfg.run.data)
+        for rows in (parts.known, parts.learnt)
+    )
+    stats = ChannelStats(known.channels)
+    known.set_statistics(stats)  # also refuses what is not finite, before anything is written
+    encoder = _first_encoder(cfg, known, stats, pretrained, data.noted)
+    Series([r.values for r in data.recordings], None, encoder.cfg)
+    if len(data.test):
+        Series(list(data.test), None, encoder.cfg)
+    fabric = make_fabric(cfg.run)
+    began = time.perf_counter()
+    if not fabric.is_global_zero:
+        return Finetuned(_train(fabric, learnt, encoder, data, parts, out, cfg, say=None), {})
+    with run_folder.owned(out):
+        run_folder.settle_source(out, data.noted)
+        config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
+        run_folder.settle_config(out, config, whole=finetune_config)
+        classifier = _train(fabric, learnt, encoder, data, parts, out, cfg, say)
+        classifier.save(out)
+        row = _score(classifier, data, parts, cfg, pretrained is not None)
+        found = {
+            "config": config,
+            "pretraining": None if pretrained is None else run_folder.read_settings(pretrained),
+            "seeds": [cfg.run.train.seed],
+            "label_seeds": [options.label_seed],
+            **record.environment(fabric.device.type),
+            "seconds": time.perf_counter() - began,  # of this call; a resumed run has had others
+            "labelled_rows": None if options.labels == "all" else parts.learnt.tolist(),
+            "rows": [row],
+        }
+        for path in (out / "result.json", *([] if result is None else [result])):
+            record.write(path, found)
+        if say is not None:
+            say(f"\n{finetune_table([found])}\n\nwritten: {result or out / 'result.json'}")
+    return Finetuned(classifier, found)
+
+
+def _first_encoder(
+    cfg: FinetuneConfig,
+    rows: Rows,
+    stats: ChannelStats,
+    pretrained: Path | None,
+    noted: dict[str, str],
+) -> PMT | VanillaTransformer:
+    """The network before the first step."""
+    if pretrained is None:
+        model_cfg = model_for(rows, cfg.run)
+        if cfg.finetune.encoder == "pmt":
+            return initial_model(model_cfg, stats, cfg.run.train.seed)
+        torch.manual_seed(cfg.run.train.seed)
+        vanilla = VanillaTransformer(model_cfg)
+        if model_cfg.normalise == "channel":
+            vanilla.stats.load_state_dict(stats.state_dict())
+        return vanilla
+    if cfg.finetune.encoder != "pmt":
+        raise ConfigError("finetune.encoder=vanilla is trained from scratch: leave out --from")
+    if not (pretrained / "model").is_dir():
+        raise ConfigError(f"--from must name the folder of a finished run, got {pretrained}")
+    if "name" in noted and "split" in noted:
+        check_unseen(pretrained / "model", noted["name"], noted["split"])
+    model = saving.load(pretrained / "model")
+    for name, value in cfg.run.model.items():
+        if getattr(model.cfg, name) != value:
+            raise ConfigError(
+                f"model.{name} is {getattr(model.cfg, name)} in {pretrained} and cannot become "
+                f"{value}; leave it out, or train from scratch without --from"
+            )
+    return model
+
+
+def _train(
+    fabric: Fabric,
+    rows: Rows,
+    encoder: PMT | VanillaTransformer,
+    data: Labelled,
+    parts: Parts,
+    out: Path,
+    cfg: FinetuneConfig,
+    say: Say | None,
+) -> Classifier:
+    train = cfg.run.train
+    batch_size = min(train.batch_size, len(rows))
+    total = train.epochs * randomness.steps_per_epoch(len(rows), batch_size)
+    facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
+             "means and scales": saving.weights_sha256(encoder.stats),
+             "first weights": saving.weights_sha256(encoder),
+             "labels": hashlib.sha256(repr((parts.learnt.tolist(), data.y[parts.learnt].tolist(),
+                                            data.classes)).encode()).hexdigest()}  # fmt: skip
+    learner = Classifier(encoder, data.classes, only_head=cfg.finetune.only_head)
+    if train.precision == "64":
+        learner.double()
+    learner.to(fabric.device)
+    labels = torch.from_numpy(data.y[parts.learnt].astype(np.int64))[rows.source]
+    step = SupervisedStep(learner, rows, labels, cfg, batch_size, fabric.device)
+    with memory_explained(fabric.device):
+        first = step.make(0).rows(slice(0, max(1, batch_size // train.parts)))
+        freeze_unreached(learner, step.losses(first, step.embed(first, slice(None))[0])[0])
+    optimizer = make_optimizer(_groups(learner, cfg), train.lr, fabric.device)
+    done = resume(out, learner, optimizer, facts, say or (lambda _: None))
+    if done >= total:
+        if say is not None:
+            say(f"{out} has finished its {total} steps")
+        return learner.eval()
+    wrapped, optimizer = fabric.setup(learner, optimizer)
+    step.forward = wrapped
+    update = Update(step, wrapped, optimizer, fabric, train, in_parts=backward_in_parts)
+    run_updates(
+        fabric, learner, optimizer, fastest(update, fabric, train),
+        out=out, cfg=cfg.run, facts=facts, done=done, total=total, say=say,
+    )  # fmt: skip
+    return learner.eval()
+
+
+def _groups(learner: Classifier, cfg: FinetuneConfig) -> list[dict[str, Any]]:
+    """The network's parameters, then the head's with a rate of their own."""
+    decay, lr = cfg.run.train.weight_decay, cfg.run.train.lr
+    groups = parameter_groups(learner.encoder, decay) + [
+        {**group, "factor": cfg.finetune.head_lr / lr}
+        for group in parameter_groups(learner.head, decay)
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _score(
+    classifier: Classifier, data: Labelled, parts: Parts, cfg: FinetuneConfig, pretrained: bool
+) -> dict[str, Any]:
+    """Accuracy and F1 on the rows that nothing was learnt from, if there are any."""
+    options = cfg.finetune
+    scored, series, y = "test", list(data.test), data.test_y
+    if options.validation:
+        scored = "validation"
+        series = [data.recordings[i].values for i in parts.held_out]
+        y = data.y[parts.held_out]
+    row: dict[str, Any] = {
+        "set": data.noted.get("name", "own series"), "split": data.noted.get("split", "official"),
+        "encoder": options.encoder, "start": "pretrained" if pretrained else "scratch",
+        "trained": "head" if options.only_head else "network", "labels": options.labels,
+        "learnt": len(parts.learnt), "scored": scored if series else "nothing",
+    }  # fmt: skip
+    if series:
+        predicted = classifier.scores(series).argmax(1)
+        macro, weighted = (
+            float(f1_score(y, predicted, average=kind)) for kind in ("macro", "weighted")
+        )
+        row["scores"] = {
+            "accuracy": float((predicted == y).mean()), "macro_f1": macro, "weighted_f1": weighted
+        }  # fmt: skip
+    return row
+
+
+if __name__ == "__main__":
+    import sys
+
+    from progmem.cli import main
+
+    sys.exit(main(["finetune", *sys.argv[1:]]))
