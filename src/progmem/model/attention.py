@@ -3,6 +3,8 @@
 Shapes: T queries, J keys, D width, H heads, d = D / H; "..." is any batch.
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,12 +39,36 @@ def rotate(x: Tensor, start: int = 0) -> Tensor:
     window, never from the start of the series, so that nothing loses precision on a long stream.
     """
     T, d = x.shape[-2:]
-    position = torch.arange(start, start + T, device=x.device, dtype=torch.float64)
-    exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float64) / d
-    phase = position[:, None] * 10000.0**-exponent  # (T, d/2), float64 whatever the model is
-    cos, sin = phase.cos().to(x.dtype), phase.sin().to(x.dtype)
+    if torch.compiler.is_compiling():  # sizes may be symbols, and nothing may outlive the trace
+        cos, sin = _turns(start, start + T, d, x.dtype, x.device)
+    else:
+        rows = 1 << (start + T - 1).bit_length()  # few tables, each used by many lengths
+        cos, sin = (t[start : start + T] for t in _kept_turns(rows, d, x.dtype, x.device))
     a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
+    return x * cos + torch.cat([b, a], dim=-1) * sin  # (a, b) -> (a cos - b sin, b cos + a sin)
+
+
+def _turns(
+    start: int, stop: int, d: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What `rotate` multiplies positions ``start`` to ``stop`` by, (T, d) each.
+
+    The phases are float64 whatever the model is.
+    """
+    position = torch.arange(start, stop, device=device, dtype=torch.float64)
+    exponent = torch.arange(0, d, 2, device=device, dtype=torch.float64) / d
+    phase = position[:, None] * 10000.0**-exponent
+    cos, sin = phase.cos().to(dtype), phase.sin().to(dtype)  # (T, d/2)
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+@functools.cache
+def _kept_turns(
+    rows: int, d: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The first ``rows`` turns, kept for good: a recorded graph goes on reading them."""
+    with torch.inference_mode(False):  # a gradient may want them later
+        return _turns(0, rows, d, dtype, device)
 
 
 class Norm(nn.LayerNorm):

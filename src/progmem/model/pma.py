@@ -116,7 +116,7 @@ class PMABlock(nn.Module):
         P, T = q.shape[2], k.shape[3]
         mask = torch.ones(P, T, dtype=torch.bool, device=q.device).tril(T - P)  # causal
         if valid is not None:  # a missing token still sees itself: no row is ever empty
-            own = torch.ones_like(mask).tril(T - P).triu(T - P)
+            own = mask.triu(T - P)
             mask = (mask & valid[:, :, None] | own)[:, :, None]  # (B, N, 1, P, T)
         if carry is not None:
             k, v = (torch.cat(pair, dim=3) for pair in zip(carry, (k, v), strict=True))
