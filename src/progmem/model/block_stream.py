@@ -108,9 +108,8 @@ class BlockStream:
         """Scan the next ``count`` windows, make their rows; their memory and which are alive."""
         block, state, cfg = self.block, self.state, self.cfg
         if not count:
-            return None if state.memory is None else state.memory[:, None][:, :0], state.valid[
-                :, :0
-            ]
+            none = None if state.memory is None else state.memory[:, None][:, :0]
+            return none, state.valid[:, :0]
         valid = unfold_windows(state.valid, cfg, count)  # (B, count, W)
         alive = valid.any(2)
         rows, q, k, v, _ = unfold_windows(state.held, cfg, count).chunk(5, dim=-1)
