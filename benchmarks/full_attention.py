@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.model.attention import AttentionLayer, rotate, split_heads
+from progmem.model.attention import AttentionLayer, split_heads
+from progmem.model.rotary import turned, turns
 
 
 def attend_written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def encode_written_out(model: VanillaTransformer, x: Tensor) -> tuple[Tensor, Te
     rows = torch.cat([model.cls.expand(len(x), 1, -1), tokens], dim=1)  # (B, 1+K, D)
     for layer in layers_of(model):
         q, k, v = (split_heads(t, model.cfg.heads) for t in layer.project(rows))
-        rows = layer.complete(rows, attend_written_out(rotate(q), rotate(k), v))
+        rows = layer.complete(rows, attend_written_out(turned(q, turns(q)), turned(k, turns(k)), v))
     rows = model.norm(rows)
     return rows[:, 1:], rows[:, 0]
 
@@ -47,7 +48,9 @@ def encode_causally(model: VanillaTransformer, x: Tensor) -> Tensor:
     rows, _ = model.tokenizer(x)
     for layer in layers_of(model):
         q, k, v = (split_heads(t, model.cfg.heads) for t in layer.project(rows))
-        seen = F.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
+        seen = F.scaled_dot_product_attention(
+            turned(q, turns(q)), turned(k, turns(k)), v, is_causal=True
+        )
         rows = layer.complete(rows, seen)
     return model.norm(rows)
 
@@ -75,9 +78,11 @@ class CachedAttention:
         lower = causal_lower_right(m, self.seen)  # flash attention knows this mask
         for layer, kept in zip(layers_of(self.model), self.cache, strict=True):
             q, k, v = (split_heads(t, self.model.cfg.heads) for t in layer.project(rows))
-            kept[0, :, :, first : self.seen] = rotate(k, first)
+            kept[0, :, :, first : self.seen] = turned(k, turns(k, first))
             kept[1, :, :, first : self.seen] = v
             past = kept[..., : self.seen, :]
-            seen = F.scaled_dot_product_attention(rotate(q, first), past[0], past[1], lower)
+            seen = F.scaled_dot_product_attention(
+                turned(q, turns(q, first)), past[0], past[1], lower
+            )
             rows = layer.complete(rows, seen)
         return self.model.norm(rows)

@@ -18,18 +18,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks import timing
+from progmem import kernels
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
 from progmem.settings import RunConfig, read_config
 from progmem.training import randomness
+from progmem.training.engine import fastest, freeze_unreached
 from progmem.training.learner import Learner, parameter_groups
-from progmem.training.pretrain import check_finite, learning_rate
+from progmem.training.schedule import learning_rate
 from progmem.training.setup import initial_model, make_fabric, model_for
-from progmem.training.step import Step, freeze_unreached
+from progmem.training.step import Step
+from progmem.training.update import Advance, Outcome, Update, make_optimizer, set_rate
 
 SETTINGS = ("model.patch=8", "model.patch_stride=4", "model.window=6", "model.stride=3",
             "model.slots=2", "views.preset=strong", "train.seed=0")  # fmt: skip
@@ -43,46 +46,55 @@ class Training(NamedTuple):
     """A training that has begun: ``step`` makes one more whole step."""
 
     step: Callable[[], None]
-    losses: list[Tensor]  # of the steps so far, on the device
+    outcomes: list[Outcome]  # of the steps so far
     learner: nn.Module
 
 
-def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
-    """The steps of `progmem.training.pretrain`, one operation after the other."""
+def begin(rows: Rows, cfg: RunConfig, total: int, choose: Callable[..., Advance]) -> Training:
+    """A training as `progmem.training.pretrain` begins it, with the updates of ``choose``."""
     stats, train = ChannelStats(rows.channels), cfg.train
     rows.set_statistics(stats)
     fabric = make_fabric(cfg)
     learner = Learner(initial_model(model_for(rows, cfg), stats, train.seed), cfg.loss)
     learner.to(fabric.device)
     step = Step(learner, rows, cfg, train.batch_size, total, fabric.device)
-    freeze_unreached(step)
-    optimizer: Any = torch.optim.AdamW(
-        parameter_groups(learner, train.weight_decay), lr=train.lr, betas=(0.9, 0.999)
-    )
+    freeze_unreached(learner, step(0)[0])
+    groups = parameter_groups(learner, train.weight_decay)
+    optimizer = make_optimizer(groups, train.lr, fabric.device)
     wrapped, optimizer = fabric.setup(learner, optimizer)
     step.forward = wrapped
-    losses: list[Tensor] = []
+    advance = choose(Update(step, wrapped, optimizer, fabric, train), fabric, train)
+    outcomes: list[Outcome] = []
 
     def one() -> None:
-        number = len(losses)
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(number, total, cfg)
+        number = len(outcomes)
+        set_rate(optimizer, learning_rate(number, total, train))
         torch.manual_seed(randomness.mixed_seed(train.seed, number, "dropout 0"))
-        loss, parts, _, _ = step(number)
-        fabric.backward(loss)
-        check_finite(parts, number)
-        norm = fabric.clip_gradients(
-            wrapped, optimizer, max_norm=train.clip, error_if_nonfinite=False
-        )
-        check_finite({"gradient": torch.as_tensor(norm)}, number)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(parts["loss"])
+        outcomes.append(advance(number))
 
-    return Training(one, losses, learner)
+    return Training(one, outcomes, learner)
 
 
-VARIANTS: dict[str, Callable[[Rows, RunConfig, int], Training]] = {"plain": plain}
+def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
+    """One operation after the other, through torch's own kernels alone."""
+    with kernels.plain_torch():
+        training = begin(rows, cfg, total, lambda update, *_: update)
+
+    def one() -> None:
+        with kernels.plain_torch():
+            training.step()
+
+    return training._replace(step=one)
+
+
+def recorded(rows: Rows, cfg: RunConfig, total: int) -> Training:
+    """As a run does it on this device: on a GPU our kernels in one recorded graph."""
+    return begin(rows, cfg, total, fastest)
+
+
+VARIANTS: dict[str, Callable[[Rows, RunConfig, int], Training]] = {
+    "plain": plain, "as in a run": recorded
+}  # fmt: skip
 
 
 def made_rows(count: int, cfg: RunConfig) -> Rows:
@@ -121,7 +133,7 @@ def learn(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
         training = settled.begin(variant, precision)
         for _ in range(settled.steps):
             training.step()
-        curves.append(torch.stack(training.losses).tolist())
+        curves.append([outcome.read()["loss"] for outcome in training.outcomes])
         weights.append([p.detach().clone() for p in training.learner.parameters()])
     same = all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
     row: dict[str, Any] = {"variant": variant, "precision": precision, "losses": curves[0]}

@@ -1,10 +1,12 @@
 """The same numbers on a GPU. Skipped where there is none."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from forecast_setup import daily_waves, dated, hours, small_model
-from test_stream import assert_same, gappy, join
+from test_stream import assert_same, cut_up, gappy, join
 
 import progmem
 from progmem.data.forecast_sets import as_forecast
@@ -23,6 +25,10 @@ def model(request):
     return progmem.PMT(cfg)
 
 
+def on_cpu(encoding):
+    return progmem.Encoding(*(None if t is None else t.cpu() for t in encoding))
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_the_gpu_gives_what_the_cpu_gives(model, dtype):
     x = gappy(3, 301)
@@ -37,7 +43,7 @@ def test_a_stream_on_the_gpu_gives_what_the_batch_gives(model):
     x = gappy(2, 301)
     stream = progmem.Stream(model, batch_size=2)
     parts = [stream.push(piece) for piece in x.split(17, dim=1)] + [stream.finish()]
-    parts = [progmem.Encoding(*(None if t is None else t.cpu() for t in part)) for part in parts]
+    parts = [on_cpu(part) for part in parts]
     assert_same(join(parts), model.encode(x), atol=1e-10)
 
 
@@ -98,3 +104,64 @@ def test_cues_are_told_on_the_gpu_as_on_the_cpu():
         torch.from_numpy(eos_features(encoder.cuda(), noise())), torch.from_numpy(expected),
         rtol=1e-4, atol=1e-4,
     )  # fmt: skip
+
+
+def test_replayed_pushes_on_the_gpu_give_what_the_batch_gives(model):
+    """Other sizes in between, a state saved and restored, gaps in the replays; then the end."""
+    model = model.double().cuda()
+    stride = model.cfg.stride * model.cfg.patch_stride
+    sizes = [stride] * 20 + [5, 0, 1] + [stride] * 15 + [2 * stride] * 5 + [stride] * 3 + [97]
+    x = gappy(2, sum(sizes) + 20 * stride)
+    stream, parts = progmem.Stream(model, batch_size=2, horizon=500), []
+    for piece in cut_up(x, [*sizes, *[stride] * 19]):
+        parts.append(on_cpu(stream.push(piece)))
+    assert len(stream.steady.recorded) > 1
+    assert stream.steady.current.holds(stream)
+    stream = progmem.Stream.restore(model, stream.state_dict())
+    parts.append(on_cpu(stream.finish()))
+    assert_same(join(parts), on_cpu(model.encode(x)), atol=1e-10)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_replays_on_the_gpu_see_weights_that_change_or_move(model, moves):
+    model = model.double().cuda()
+    stride = model.cfg.stride * model.cfg.patch_stride
+    plain, replayed = progmem.Stream(model), progmem.Stream(model)
+    plain.steady = None
+    for i, piece in enumerate(gappy(1, 30 * stride).split(stride, dim=1)):
+        if i == 20:
+            linear = model.blocks[1].layer.out
+            if moves:
+                linear.weight = torch.nn.Parameter(1.5 * linear.weight.detach())
+            else:
+                with torch.no_grad():
+                    linear.weight.mul_(1.5)
+        assert_same(replayed.push(piece), plain.push(piece), atol=1e-10)
+    assert len(replayed.steady.recorded) == 1 + moves
+
+
+def test_replays_on_the_gpu_work_in_float32_and_bf16(model):
+    for dtype, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.1)):
+        model = model.cuda().to(dtype)
+        stride = model.cfg.stride * model.cfg.patch_stride
+        plain, replayed = progmem.Stream(model), progmem.Stream(model)
+        plain.steady, plain.step = None, partial(plain.step, masked=True)
+        for piece in gappy(1, 25 * stride).cuda().split(stride, dim=1):
+            assert_same(replayed.push(piece), plain.push(piece), atol=atol)
+        assert replayed.steady.current is not None
+
+
+def test_a_refused_chunk_leaves_a_replaying_stream_on_the_gpu_as_it_was(model):
+    model = model.double().cuda()
+    stride = model.cfg.stride * model.cfg.patch_stride
+    x = gappy(1, 20 * stride)
+    stream, parts = progmem.Stream(model), []
+    for piece in x.split(stride, dim=1):
+        bad = piece.clone()
+        bad[0, 0, 1] = torch.inf
+        with pytest.raises(progmem.InputError, match="channel 1 is inf"):
+            stream.push(bad)
+        parts.append(on_cpu(stream.push(piece)))
+    assert stream.steady.current is not None
+    parts.append(on_cpu(stream.finish()))
+    assert_same(join(parts), on_cpu(model.encode(x)), atol=1e-10)

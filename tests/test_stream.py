@@ -236,7 +236,7 @@ def test_a_long_push_is_not_kept_alive_by_what_is_left_of_it():
     stream = progmem.Stream(make_model(6, 3, 2), horizon=10)
     stream.push(torch.randn(1, 20_000, 2))
     held = [t for b in stream.backbone.blocks for t in vars(b.state).values()]
-    held += [stream.backbone.x, *stream.before[0], *stream.recent[0]]
+    held += [stream.backbone.x, *stream.before[0], *vars(stream.recent.rings[0]).values()]
     sizes = [t.untyped_storage().nbytes() for t in held if isinstance(t, torch.Tensor)]
     assert sum(sizes) < 100_000
 
@@ -255,7 +255,7 @@ def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
     for layer in encoder.attention_layers:
         valid = torch.ones(tokens.shape[:2], dtype=torch.bool)
         tokens, made = encoder.refine(layer, tokens, valid, encoder.no_keys(tokens, encoder.reach))
-        keys.append(made.last(20))
+        keys.append(encoder.no_keys(tokens, 20).moved_on(made))
     cls = encoder.start(1)
     for layer, last in zip(encoder.attention_layers, keys, strict=True):
         cls = encoder.summarise(layer, cls, last)

@@ -21,7 +21,7 @@ import progmem
         (lambda m: _inf_in_second_chunk(m), "series 0, sample 12, channel 1 is inf"),
         (lambda m: progmem.Stream.restore(m, {}), "not the state of a progmem Stream"),
         (lambda m: _restore_elsewhere(m), "belongs to a model of another config"),
-        (lambda m: _restore_damaged(m), "damaged: missing or unknown entries block.0.k"),
+        (lambda m: _restore_damaged(m), "damaged: missing or unknown entries block.0.held"),
         (lambda m: _restore_cut(m, "x", 2), "damaged: x has shape"),
         (lambda m: _restore_cut(m, "block.0.memory", 1), "damaged: block.0.memory has shape"),
         (lambda m: progmem.Stream.restore(m, None), "not the state of a progmem Stream"),
@@ -69,5 +69,5 @@ def _restore_with_other_weights(model):
 
 def _restore_damaged(model):
     state = progmem.Stream(model).state_dict()
-    del state["block.0.k"]
+    del state["block.0.held"]
     progmem.Stream.restore(model, state)

@@ -23,7 +23,6 @@ from training_setup import (
 import progmem
 from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError, TrainingError
-from progmem.training import pretrain as loop
 from progmem.training import step as one_step
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows, generator, steps_per_epoch
@@ -134,7 +133,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
 
 
 def test_a_collapse_is_warned_about(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "COLLAPSED", 1e9)
+    monkeypatch.setattr(diary, "COLLAPSED", 1e9)
     said = []
     run(tmp_path / "run", say=said.append)
     assert sum("have collapsed" in line for line in said) == 1

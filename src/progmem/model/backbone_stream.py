@@ -30,8 +30,13 @@ class BackboneStream:
             for b, block in enumerate(model.pma_blocks)
         ]
 
-    def push(self, x: Tensor, observed: Tensor, *, ended: bool = False) -> Final:
-        """Advance by clean samples (B, L, C); ``ended`` flushes what still waited."""
+    def push(
+        self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
+    ) -> Final:
+        """Advance by clean samples (B, L, C); ``ended`` flushes what still waited.
+
+        ``masked``: never look at values on the way, as `BlockStream.push` has it.
+        """
         self.x = torch.cat([self.x, x], dim=1)
         self.observed = torch.cat([self.observed, observed], dim=1)
         m = count_tokens(self.cfg, self.x.shape[1])
@@ -45,5 +50,5 @@ class BackboneStream:
         self.seen += m
         final = Final(signal, signal, valid, None, valid[:, :0])
         for block in self.blocks:
-            final = block.push(final, seen=self.seen, ended=ended)
+            final = block.push(final, seen=self.seen, ended=ended, masked=masked)
         return final

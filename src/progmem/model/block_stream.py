@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.model.geometry import align_copies, count_windows, tokens_until, unfold_windows
+from progmem.model.geometry import count_windows, tokens_until, unfold_windows
 from progmem.model.pma import PMABlock
 
 
@@ -32,11 +32,7 @@ class Final:
 class BlockState:
     """What a block holds between pushes; nothing in it grows with the stream."""
 
-    rows: Tensor  # (B, T, D), W-bar of the tokens from the open window on
-    q: Tensor  # (B, T, D)
-    k: Tensor  # (B, T, D)
-    v: Tensor  # (B, T, D)
-    signal: Tensor  # (B, T, D)
+    held: Tensor  # (B, T, 5D): W-bar, q, k, v and signal of the tokens from the open window on
     valid: Tensor  # (B, T)
     copies: Tensor  # (B, T, O, D), the rows W^out those tokens have so far
     filled: Tensor  # (T, O), which copies those are
@@ -53,14 +49,13 @@ class BlockStream:
     def __init__(self, block: PMABlock, batch: int, first_memory: Tensor | None) -> None:
         """``first_memory`` is M_{w,0} (1, 1, n, D) for the first block, None for the others."""
         self.block, self.cfg, self.first_memory = block, block.cfg, first_memory
-        weight = block.layer.out.weight
-        none = weight.new_zeros(batch, 0, self.cfg.dim)
+        weight, D, O = block.layer.out.weight, self.cfg.dim, self.cfg.overlap
         memory = None if block.slots is None else block.slots.start(batch).detach()
         self.state = BlockState(
-            *(none,) * 5,
+            held=weight.new_zeros(batch, 0, 5 * D),
             valid=torch.zeros(batch, 0, dtype=torch.bool, device=weight.device),
-            copies=weight.new_zeros(batch, 0, self.cfg.overlap, self.cfg.dim),
-            filled=torch.zeros(0, self.cfg.overlap, dtype=torch.bool, device=weight.device),
+            copies=weight.new_zeros(batch, 0, O, D),
+            filled=torch.zeros(0, O, dtype=torch.bool, device=weight.device),
             below=None if memory is None or first_memory is not None else memory[:, None][:, :0],
             memory=memory,
             window=0,
@@ -68,62 +63,58 @@ class BlockStream:
             emitted=0,
         )
 
-    def push(self, new: Final, *, seen: int, ended: bool) -> Final:
+    def push(self, new: Final, *, seen: int, ended: bool, masked: bool) -> Final:
         """Advance by ``new``.
 
         Args:
             seen: tokens the stream has had so far, which tells the windows that exist.
             ended: no more will come, and ``new`` holds all that was left below.
+            masked: attend under the mask of missing tokens without looking whether any is.
         """
         cfg, state = self.cfg, self.state
         base = state.window * cfg.stride  # number of the first token held
         self._take_in(new)
-        held = base + state.rows.shape[1]
+        held = base + state.held.shape[1]
         if ended:
             complete = count_windows(cfg, held) if held else 0
         else:
             complete = (held - cfg.window) // cfg.stride + 1
-        memory, alive = self._complete_windows(max(0, complete - state.window))
+        memory, alive = self._complete_windows(max(0, complete - state.window), masked)
         final = held
         if not ended:
             exists = seen >= tokens_until(cfg, state.window)
             if exists:
-                self._open_rows(base)
+                self._open_rows(base, masked)
             final = min(held, (state.window + exists) * cfg.stride)
         out = self._emit(final, base, memory, alive)
         self._forget(state.window * cfg.stride - base)
         return out
 
     def _take_in(self, new: Final) -> None:
-        state = self.state
-        projected = self.block.project(new.tokens, new.signal)
-        for name, more in (
-            *projected._asdict().items(),
-            ("signal", new.signal),
-            ("valid", new.valid),
-        ):
-            setattr(state, name, torch.cat([getattr(state, name), more], dim=1))
-        m = new.tokens.shape[1]
-        state.copies = F.pad(state.copies, (0, 0, 0, 0, 0, m))
-        state.filled = F.pad(state.filled, (0, 0, 0, m))
+        state, m = self.state, new.tokens.shape[1]
+        made = torch.cat([*self.block.project(new.tokens, new.signal), new.signal], dim=-1)
+        state.held = torch.cat([state.held, made], dim=1)
+        state.valid = torch.cat([state.valid, new.valid], dim=1)
+        self._make_room(m)
         if state.below is not None and new.memory is not None:
             state.below = torch.cat([state.below, new.memory], dim=1)
 
-    def _complete_windows(self, count: int) -> tuple[Tensor | None, Tensor]:
+    def _make_room(self, tokens: int) -> None:
+        state = self.state
+        state.copies = F.pad(state.copies, (0, 0, 0, 0, 0, tokens))
+        state.filled = F.pad(state.filled, (0, 0, 0, tokens))
+
+    def _complete_windows(self, count: int, masked: bool) -> tuple[Tensor | None, Tensor]:
         """Scan the next ``count`` windows, make their rows; their memory and which are alive."""
         block, state, cfg = self.block, self.state, self.cfg
-        valid = state.valid.new_zeros(state.valid.shape[0], 0, cfg.window)
-        if count:
-            valid = unfold_windows(state.valid, cfg, count)  # (B, count, W)
-        alive = valid.any(2)
-        memory = None if state.memory is None else state.memory[:, None][:, :0]
         if not count:
-            return memory, alive
-        rows, q, k, v = (
-            unfold_windows(t, cfg, count) for t in (state.rows, state.q, state.k, state.v)
-        )
+            none = None if state.memory is None else state.memory[:, None][:, :0]
+            return none, state.valid[:, :0]
+        valid = unfold_windows(state.valid, cfg, count)  # (B, count, W)
+        alive = valid.any(2)
+        rows, q, k, v, _ = unfold_windows(state.held, cfg, count).chunk(5, dim=-1)
         k, v = block.as_heads(k, rotated=True), block.as_heads(v)
-        carry = None
+        memory = carry = None
         if block.slots is not None and state.memory is not None:
             below = state.below[:, :count] if state.below is not None else self.first_memory
             assert below is not None
@@ -133,73 +124,81 @@ class BlockStream:
             )  # fmt: skip
             memory, state.memory = scanned.memory, scanned.state
             carry = scanned.carry_k, scanned.carry_v
-        gaps = None if bool(valid.all()) else valid
-        made = torch.ones(count, cfg.window, dtype=torch.bool, device=k.device)
-        if state.done == 0:
-            out = block.attend_rows(rows, q, k, v, carry, gaps)
-        else:  # some rows of the first were made while it was open
-            made[0, : state.done] = False
-            pieces = []
-            for part, start in ((slice(0, 1), state.done), (slice(1, count), 0)):
-                piece = block.attend_rows(
-                    rows[:, part, start:], q[:, part, start:], k[:, part], v[:, part],
-                    None if carry is None else (carry[0][:, part], carry[1][:, part]),
-                    None if gaps is None else gaps[:, part],
-                )  # fmt: skip
-                pieces.append(F.pad(piece, (0, 0, start, 0)))
-            out = torch.cat(pieces, dim=1)
-        self._keep(out, made, 0)
+        gaps = _if_any_missing(valid, masked)
+        beyond = (count - 1) * cfg.stride + cfg.window - state.copies.shape[1]
+        if beyond > 0:  # the last window of a series may reach past its tokens
+            self._make_room(beyond)
+        # some rows of the first window were made while it was open
+        parts = [(0, 1, state.done), (1, count, 0)] if state.done else [(0, count, 0)]
+        for first, last, start in parts:
+            if first == last:
+                continue
+            part = slice(first, last)
+            out = block.attend_rows(
+                rows[:, part, start:], q[:, part, start:], k[:, part], v[:, part],
+                None if carry is None else (carry[0][:, part], carry[1][:, part]),
+                None if gaps is None else gaps[:, part],
+            )  # fmt: skip
+            self._keep(out, first * cfg.stride, start)
         state.window += count
         state.done = 0
         if state.below is not None:
             state.below = state.below[:, count:].clone()
         return memory, alive
 
-    def _open_rows(self, base: int) -> None:
+    def _open_rows(self, base: int, masked: bool) -> None:
         """Make the rows of the open window for the tokens that have come since."""
         block, state, cfg = self.block, self.state, self.cfg
         start = state.window * cfg.stride - base  # where the open window starts in the buffers
-        length = state.rows.shape[1] - start
+        length = state.held.shape[1] - start
         if length == state.done:
             return
-        fresh = slice(start + state.done, None)
-        k = block.as_heads(state.k[:, None, start:], rotated=True)
-        v = block.as_heads(state.v[:, None, start:])
+        rows, q, k, v, _ = state.held[:, None, start:].chunk(5, dim=-1)
+        k, v = block.as_heads(k, rotated=True), block.as_heads(v)
         carry = None
         if block.slots is not None and state.memory is not None:
             _, _, carry_k, carry_v = block.slots.read_carry(block.layer, state.memory)
             carry = carry_k[:, None], carry_v[:, None]
-        valid = state.valid[:, None, start:]
-        rows, q = state.rows[:, None, fresh], state.q[:, None, fresh]
-        out = block.attend_rows(rows, q, k, v, carry, None if bool(valid.all()) else valid)
-        made = torch.zeros(1, cfg.window, dtype=torch.bool, device=k.device)
-        made[0, state.done : length] = True
-        self._keep(F.pad(out, (0, 0, state.done, cfg.window - length)), made, start)
+        gaps = _if_any_missing(state.valid[:, None, start:], masked)
+        fresh = slice(state.done, None)
+        out = block.attend_rows(rows[:, :, fresh], q[:, :, fresh], k, v, carry, gaps)
+        self._keep(out, start, state.done)
         state.done = length
 
-    def _keep(self, rows: Tensor, made: Tensor, start: int) -> None:
-        """Put ``rows`` (B, N, W, D) that were ``made`` (N, W) with the tokens from ``start`` on."""
-        state, cfg = self.state, self.cfg
-        T = state.copies.shape[1] - start
-        filled = align_copies(made[None, :, :, None], cfg, T)[0, :, :, 0]  # (T, O)
-        copies = align_copies(rows, cfg, T)  # (B, T, O, D)
-        state.filled[start:] |= filled
-        state.copies[:, start:] = torch.where(filled[..., None], copies, state.copies[:, start:])
+    def _keep(self, rows: Tensor, start: int, position: int) -> None:
+        """Put W^out (B, N, P, D) of the positions from ``position`` on with their tokens.
+
+        The first of the N windows starts at ``start`` in the buffers. Position j is copy j // S
+        of its token: each copy number is a stretch of positions, a stride apart per window.
+        """
+        state, S = self.state, self.cfg.stride
+        N, stop = rows.shape[1], position + rows.shape[2]
+        for r in range(position // S, -(-stop // S)):
+            a, b = max(position, r * S), min(stop, (r + 1) * S)
+            cells = slice(start + a, start + (N - 1) * S + b)
+            copies = state.copies[:, cells, r].unfold(1, b - a, S)  # (B, N, D, b-a)
+            copies.copy_(rows[:, :, a - position : b - position].mT)
+            state.filled[cells, r].unfold(0, b - a, S).fill_(True)
 
     def _emit(self, final: int, base: int, memory: Tensor | None, alive: Tensor) -> Final:
         """Pool the tokens up to number ``final``."""
-        state = self.state
+        state, D = self.state, self.cfg.dim
         part = slice(state.emitted - base, max(final, state.emitted) - base)
         state.emitted = max(final, state.emitted)
-        valid = state.valid[:, part]
+        valid, held = state.valid[:, part], state.held[:, part]
         tokens = self.block.pool(
-            state.copies[:, part], state.filled[None, part], state.rows[:, part], valid
+            state.copies[:, part], state.filled[None, part], held[..., :D], valid
         )
-        return Final(tokens, state.signal[:, part], valid, memory, alive)
+        return Final(tokens, held[..., -D:], valid, memory, alive)
 
     def _forget(self, tokens: int) -> None:
         """Drop what lies before the open window."""
         state = self.state
-        for name in ("rows", "q", "k", "v", "signal", "valid", "copies"):
+        for name in ("held", "valid", "copies"):
             setattr(state, name, getattr(state, name)[:, tokens:].clone())
         state.filled = state.filled[tokens:].clone()
+
+
+def _if_any_missing(valid: Tensor, masked: bool) -> Tensor | None:
+    """``valid`` where it has something to say; ``masked`` spares the look at its values."""
+    return valid if masked or not bool(valid.all()) else None

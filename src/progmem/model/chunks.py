@@ -72,7 +72,7 @@ def _encode_stored(model: "PMT", out: Encoding, index: Tensor, tokens: int, *, s
             valid = out.token_mask[index, part].to(like.device)
             x, keys = encoder.refine(layer, x, valid, before)
             gathered.add(keys)
-            before = before.then(keys).last(encoder.reach)
+            before = before.moved_on(keys)
             last = i == len(encoder.layers) - 1
             put(out.tokens, index, start, encoder.finish(x, valid) if last else x)
         cls = layer.complete(cls, gathered.result().to(like.dtype))

@@ -28,10 +28,12 @@ class Keys(NamedTuple):
     def then(self, other: "Keys") -> "Keys":
         return Keys(*(torch.cat(pair, dim=1) for pair in zip(self, other, strict=True)))
 
-    def last(self, count: int) -> "Keys":
-        """The last ``count``, as copies: a view would keep all the others alive."""
-        start = self.k.shape[1] - count
-        return Keys(*(t[:, start:].clone() for t in self))
+    def moved_on(self, other: "Keys") -> "Keys":
+        """As many as these, but the last after ``other`` has come; new, as views keep all alive."""
+        count, new = self.k.shape[1], other.k.shape[1]
+        drop = max(0, new - count)
+        pairs = zip(self, other, strict=True)
+        return Keys(*(torch.cat([old[:, new:], more[:, drop:]], dim=1) for old, more in pairs))
 
 
 class NeighbourhoodEncoder(nn.Module):
@@ -94,15 +96,15 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
     piece = max(1, min(reach, T))  # c
     pieces = -(-T // piece)
     short = pieces * piece - T
-    q = F.pad(q, (0, 0, 0, short)).view(B, pieces, piece, D)
-    k, v = (
-        F.pad(t, (0, 0, 0, short)).unfold(1, reach + piece, piece).mT for t in (keys.k, keys.v)
-    )  # (B, pieces, n+c, D)
-    valid = F.pad(keys.valid, (0, short)).unfold(1, reach + piece, piece)  # (B, pieces, n+c)
-    query, key, value = (split_heads(t, heads) for t in (q, k, v))
-    distance = torch.arange(piece, device=q.device)[:, None] + reach
-    distance = distance - torch.arange(reach + piece, device=q.device)  # query minus key
-    band = (distance >= 0) & (distance <= reach)
-    mask = band & valid[:, :, None] | (distance == 0)  # a missing token sees itself
+    k, v, valid = keys
+    if short:
+        q, k, v = (F.pad(t, (0, 0, 0, short)) for t in (q, k, v))
+        valid = F.pad(valid, (0, short))
+    k, v = (t.unfold(1, reach + piece, piece).mT for t in (k, v))  # (B, pieces, n+c, D)
+    valid = valid.unfold(1, reach + piece, piece)  # (B, pieces, n+c)
+    query, key, value = (split_heads(t, heads) for t in (q.view(B, pieces, piece, D), k, v))
+    band = torch.ones(piece, reach + piece, dtype=torch.bool, device=q.device).tril(reach).triu()
+    own = band.triu(reach)
+    mask = band & valid[:, :, None] | own  # a missing token sees itself
     out = attend(query, key, value, mask[:, :, None], q_turn=turns(query, reach), k_turn=turns(key))
     return out.transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)

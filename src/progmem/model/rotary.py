@@ -6,7 +6,7 @@ loses precision on a long stream.
 Shapes: T rows, d width of a head; "..." is any batch.
 """
 
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -24,12 +24,13 @@ class Turn(NamedTuple):
 
 def turns(x: Tensor, start: int = 0) -> Turn:
     """Positions start, start+1, ... for the rows of ``x`` (..., T, d), float32 at least."""
+    T, d = x.shape[-2:]
     dtype = torch.promote_types(x.dtype, torch.float32)
-    facts = start, *x.shape[-2:], x.device, dtype
-    passing = torch.compiler.is_compiling() or (
-        x.is_cuda and torch.cuda.is_current_stream_capturing()
-    )  # what is made while something is recorded may not be kept
-    return _make(*facts) if passing else _kept(*facts)
+    if torch.compiler.is_compiling():  # sizes may be symbols, and nothing may outlive the trace
+        return _make(start, start + T, d, x.device, dtype)
+    rows = 1 << (start + T - 1).bit_length()  # few tables, each used by many lengths
+    cos, sin = _kept(rows, d, x.device, dtype)
+    return Turn(cos[start : start + T], sin[start : start + T])
 
 
 def turned(x: Tensor, turn: Turn | None) -> Tensor:
@@ -45,14 +46,15 @@ def turned(x: Tensor, turn: Turn | None) -> Tensor:
     return made.to(x.dtype)
 
 
-def _make(start: int, T: int, d: int, device: torch.device, dtype: torch.dtype) -> Turn:
-    position = torch.arange(start, start + T, device=device, dtype=torch.float64)
+def _make(start: int, stop: int, d: int, device: torch.device, dtype: torch.dtype) -> Turn:
+    position = torch.arange(start, stop, device=device, dtype=torch.float64)
     exponent = torch.arange(0, d, 2, device=device, dtype=torch.float64) / d
     phase = position[:, None] * 10000.0**-exponent  # (T, d/2), float64 whatever the model is
     return Turn(phase.cos().to(dtype), phase.sin().to(dtype))
 
 
-@lru_cache(maxsize=32)
-def _kept(start: int, T: int, d: int, device: torch.device, dtype: torch.dtype) -> Turn:
-    with torch.inference_mode(False):
-        return _make(start, T, d, device, dtype)
+@cache
+def _kept(rows: int, d: int, device: torch.device, dtype: torch.dtype) -> Turn:
+    """The first ``rows`` positions, kept for good: a recorded graph goes on reading them."""
+    with torch.inference_mode(False):  # a gradient may want them later
+        return _make(0, rows, d, device, dtype)

@@ -4,6 +4,7 @@ Shapes: B series, L samples, C channels, K tokens, N windows, n neighbourhood, D
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from progmem.model.inputs import (
     evaluating,
 )
 from progmem.model.pmt import PMT
+from progmem.model.recent import Recent
+from progmem.model.steady import Levels, Steady, record_graph
 
 
 class Stream:
@@ -52,8 +55,11 @@ class Stream:
             self.backbone = BackboneStream(model, batch_size)
             encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
             self.before = [encoder.no_keys(like, encoder.reach) for _ in encoder.layers]
-            self.recent = [encoder.no_keys(like, horizon) for _ in encoder.layers]  # rings
-            self.sequence = self._summarise()
+            self.recent = Recent(encoder, batch_size, horizon)
+            self.sequence = self.recent.summarise()
+        self.steady: Steady | None = None
+        if self.sequence.is_cuda:
+            self.steady = Steady(model, partial(record_graph, device=self.sequence.device))
 
     def push(self, chunk: Any) -> Encoding:
         """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing."""
@@ -80,51 +86,58 @@ class Stream:
         x, observed = clean(
             values, self.model.stats.moments, self.backbone.x, rows=rows, start=self.samples
         )
-        with evaluating(self.model):
-            final = self.backbone.push(x, observed, ended=ended)
-            tokens = self._refine(final)
+        if self.steady is None or ended:
+            levels = self.step(x, observed, ended=ended)
+        else:
+            levels = self.steady.step(self, x, observed)
         check_finite(self.sequence, rows)
         self.samples += x.shape[1]
         self.ended = ended
-        return self._encoding(tokens, final)
+        return self._encoding(levels)
+
+    def step(
+        self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
+    ) -> Levels:
+        """Advance by clean samples (B, L, C): all of a push that is tensor code.
+
+        ``masked`` keeps it from looking at values on the way, so that it can be recorded.
+        """
+        with evaluating(self.model):
+            final = self.backbone.push(x, observed, ended=ended, masked=masked)
+            tokens = self._refine(final)
+        memory = self.backbone.blocks[-1].state.memory
+        eos = None if memory is None else memory.mean(1)
+        return tokens, final.memory, self.sequence.clone(), eos, final.valid, final.alive
 
     def _refine(self, final: Final) -> Tensor:
         """The neighbourhood encoder on final tokens; they are final there at once."""
         encoder, tokens, valid = self.model.encoder, final.tokens, final.valid
-        m = tokens.shape[1]
-        if not m:
+        if not tokens.shape[1]:
             return tokens
-        slot = torch.arange(self.tokens, self.tokens + m, device=tokens.device)[-self.horizon :]
+        made = []
         for i, layer in enumerate(encoder.attention_layers):
             tokens, keys = encoder.refine(layer, tokens, valid, self.before[i])
-            self.before[i] = self.before[i].then(keys).last(encoder.reach)
-            for ring, new in zip(self.recent[i], keys, strict=True):
-                ring[:, slot % self.horizon] = new[:, -self.horizon :].to(ring.dtype)
-        self.sequence = self._summarise()
+            self.before[i] = self.before[i].moved_on(keys)
+            made.append(keys)
+        self.recent.add(made)
+        self.sequence = self.recent.summarise()
         return encoder.finish(tokens, valid)
 
-    def _summarise(self) -> Tensor:
-        encoder = self.model.encoder
-        cls = encoder.start(self.batch_size)
-        for layer, recent in zip(encoder.attention_layers, self.recent, strict=True):
-            cls = encoder.summarise(layer, cls, recent)
-        return encoder.norm(cls).squeeze(1)
-
-    def _encoding(self, tokens: Tensor, final: Final) -> Encoding:
-        cfg, seen = self.model.cfg, self.backbone.seen
-        token, window = self.tokens, self.windows
-        self.tokens += tokens.shape[1]
-        self.windows += final.alive.shape[1]
-        memory = self.backbone.blocks[-1].state.memory
+    def _encoding(self, levels: Levels) -> Encoding:
+        """What became final, with where it lies."""
+        tokens, memory, sequence, eos, token_mask, window_mask = levels
+        cfg, token, window = self.model.cfg, self.tokens, self.windows
+        self.tokens += token_mask.shape[1]
+        self.windows += window_mask.shape[1]
         return Encoding(
             tokens=tokens,
-            memory=final.memory,
-            sequence=self.sequence.clone(),
-            eos=None if memory is None else memory.mean(1),
-            token_mask=final.valid,
-            window_mask=final.alive,
+            memory=memory,
+            sequence=sequence,
+            eos=eos,
+            token_mask=token_mask,
+            window_mask=window_mask,
             token_spans=token_spans(cfg, token, self.tokens),
-            window_spans=window_spans(cfg, window, self.windows, tokens=seen),
+            window_spans=window_spans(cfg, window, self.windows, tokens=self.backbone.seen),
         )
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -12,29 +12,69 @@ from torch import Tensor
 from progmem.errors import InputError
 from progmem.model.block_stream import BlockState
 from progmem.model.encoder import Keys
+from progmem.model.recent import Ring
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
     from progmem.model.stream import Stream
 
+_COUNTED = tuple(field.name for field in fields(BlockState) if field.type is int)
+_HELD = tuple(field.name for field in fields(BlockState) if field.type is not int)
 _COUNTERS = ("horizon", "samples", "tokens", "windows", "ended")
+
+
+def tensors(stream: "Stream") -> dict[str, Tensor]:
+    """Every tensor that ``stream`` holds, itself and not a copy, under its name."""
+    backbone, recent = stream.backbone, stream.recent
+    held = {"sequence": stream.sequence, "next": recent.next}
+    held |= {"x": backbone.x, "observed": backbone.observed}
+    for b, block in enumerate(backbone.blocks):
+        for name in _HELD:
+            value = getattr(block.state, name)
+            if value is not None:
+                held[f"block.{b}.{name}"] = value
+    for i, (keys, ring) in enumerate(zip(stream.before, recent.rings, strict=True)):
+        held |= {f"layer.{i}.before.{n}": t for n, t in keys._asdict().items()}
+        held |= {f"layer.{i}.recent.{n}": t for n, t in vars(ring).items()}
+    return held
+
+
+def counters(stream: "Stream") -> dict[str, int]:
+    """Every number that ``stream`` counts, under its name."""
+    count = {name: int(getattr(stream, name)) for name in _COUNTERS}
+    count["seen"] = stream.backbone.seen
+    for b, block in enumerate(stream.backbone.blocks):
+        count |= {f"block.{b}.{name}": getattr(block.state, name) for name in _COUNTED}
+    return count
+
+
+def put_tensors(stream: "Stream", held: Mapping[str, Tensor]) -> None:
+    """Make ``held`` what ``stream`` holds."""
+    backbone, recent = stream.backbone, stream.recent
+    stream.sequence, recent.next = held["sequence"], held["next"]
+    backbone.x, backbone.observed = held["x"], held["observed"]
+    for b, block in enumerate(backbone.blocks):
+        for name in _HELD:
+            setattr(block.state, name, held.get(f"block.{b}.{name}"))
+    for i in range(len(stream.before)):
+        stream.before[i] = Keys(*(held[f"layer.{i}.before.{n}"] for n in Keys._fields))
+        recent.rings[i] = Ring(*(held[f"layer.{i}.recent.{f.name}"] for f in fields(Ring)))
+
+
+def put_counters(stream: "Stream", count: Mapping[str, int]) -> None:
+    for name in _COUNTERS:
+        setattr(stream, name, count[name])
+    stream.ended = bool(stream.ended)
+    stream.backbone.seen = count["seen"]
+    for b, block in enumerate(stream.backbone.blocks):
+        for name in _COUNTED:
+            setattr(block.state, name, count[f"block.{b}.{name}"])
 
 
 def pack(stream: "Stream") -> dict[str, Tensor]:
     """Every tensor and counter of ``stream`` under its name, and the model it belongs to."""
-    state = {name: torch.tensor(int(getattr(stream, name))) for name in _COUNTERS}
-    state["model"] = _fingerprint(stream.model)
-    state["sequence"] = stream.sequence
-    state["x"], state["observed"] = stream.backbone.x, stream.backbone.observed
-    state["seen"] = torch.tensor(stream.backbone.seen)
-    for b, block in enumerate(stream.backbone.blocks):
-        for field in fields(BlockState):
-            value = getattr(block.state, field.name)
-            if value is not None:
-                state[f"block.{b}.{field.name}"] = torch.as_tensor(value)
-    for i, pair in enumerate(zip(stream.before, stream.recent, strict=True)):
-        for kind, keys in zip(("before", "recent"), pair, strict=True):
-            state |= {f"layer.{i}.{kind}.{n}": t for n, t in keys._asdict().items()}
+    state = {name: torch.tensor(count) for name, count in counters(stream).items()}
+    state |= {"model": _fingerprint(stream.model)} | tensors(stream)
     return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
@@ -66,24 +106,8 @@ def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
                 f"the stream state is damaged: {name} has shape {tuple(state[name].shape)}"
             )
     device = stream.backbone.x.device
-    tensors = {name: tensor.to(device).clone() for name, tensor in state.items()}
-    for name in _COUNTERS:
-        setattr(stream, name, int(state[name]))
-    stream.ended = bool(stream.ended)
-    stream.sequence = tensors["sequence"]
-    stream.backbone.x, stream.backbone.observed = tensors["x"], tensors["observed"]
-    stream.backbone.seen = int(state["seen"])
-    for b, block in enumerate(stream.backbone.blocks):
-        for field in fields(BlockState):
-            name = f"block.{b}.{field.name}"
-            if name in tensors:
-                value = int(state[name]) if field.type is int else tensors[name]
-                setattr(block.state, field.name, value)
-    for i in range(len(stream.before)):
-        stream.before[i], stream.recent[i] = (
-            Keys(*(tensors[f"layer.{i}.{kind}.{n}"] for n in Keys._fields))
-            for kind in ("before", "recent")
-        )
+    put_tensors(stream, {name: state[name].to(device).clone() for name in tensors(stream)})
+    put_counters(stream, {name: int(state[name]) for name in counters(stream)})
 
 
 def _fixed(name: str, tensor: Tensor) -> list[int]:

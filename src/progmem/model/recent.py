@@ -1,0 +1,66 @@
+"""CLS over the last tokens of a stream: their keys and values, in rings that are never copied.
+
+A ring has a row for each of the last tokens and one more, in which CLS sees itself. It is laid
+out by heads, since one query reads all of it at every push.
+
+Shapes: B series, R tokens in view, m new tokens, D width, H heads, d = D / H.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from progmem.model.attention import attend, split_heads
+from progmem.model.encoder import Keys, NeighbourhoodEncoder
+
+
+@dataclass
+class Ring:
+    """What CLS sees at one layer; the rows are written in place."""
+
+    k: Tensor  # (B, H, R+1, d)
+    v: Tensor  # (B, H, R+1, d)
+    valid: Tensor  # (B, R+1), True in the last row
+
+    def write(self, rows: Tensor, keys: Keys) -> None:
+        """Put ``keys`` (B, m, D) into ``rows`` (m,), all different."""
+        H = self.k.shape[1]
+        self.k.index_copy_(2, rows, split_heads(keys.k, H).to(self.k.dtype))
+        self.v.index_copy_(2, rows, split_heads(keys.v, H).to(self.v.dtype))
+        self.valid.index_copy_(1, rows, keys.valid)
+
+
+class Recent:
+    """The rings of all layers, and the row that the next token goes to."""
+
+    def __init__(self, encoder: NeighbourhoodEncoder, batch: int, horizon: int) -> None:
+        self.encoder, self.horizon = encoder, horizon
+        weight, H = encoder.cls, encoder.heads
+        self.rings = []
+        for _ in encoder.layers:
+            k, v = weight.new_zeros(2, batch, H, horizon + 1, weight.shape[0] // H)
+            valid = torch.zeros(batch, horizon + 1, dtype=torch.bool, device=weight.device)
+            valid[:, -1] = True
+            self.rings.append(Ring(k, v, valid))
+        # on the device, so that a recorded push finds it where the last one left it
+        self.next = torch.zeros((), dtype=torch.int64, device=weight.device)
+
+    def add(self, keys: list[Keys]) -> None:
+        """Let the newest tokens' ``keys`` of every layer, (B, m, D), take the oldest ones' rows."""
+        m = keys[0].k.shape[1]
+        kept = min(m, self.horizon)
+        rows = (self.next + torch.arange(m - kept, m, device=self.next.device)) % self.horizon
+        for ring, new in zip(self.rings, keys, strict=True):
+            ring.write(rows, Keys(*(t[:, m - kept :] for t in new)))
+        self.next = (self.next + m) % self.horizon
+
+    def summarise(self) -> Tensor:
+        """The sequence vector (B, D) of the tokens in view."""
+        encoder = self.encoder
+        cls = encoder.start(self.rings[0].k.shape[0])
+        for layer, ring in zip(encoder.attention_layers, self.rings, strict=True):
+            q, k, v = (split_heads(t, encoder.heads) for t in layer.project(cls))  # (B, H, 1, d)
+            ring.k[:, :, -1:], ring.v[:, :, -1:] = k, v
+            cls = layer.complete(cls, attend(q, ring.k, ring.v, ring.valid[:, None, None]))
+        return encoder.norm(cls).squeeze(1)
