@@ -93,11 +93,15 @@ def measure_streaming(window: int, *, dim: int, device: str, repeats: int) -> di
     cfg = geometry(window, dim)
     push = measure_push(cfg, device, repeats=repeats)["seconds"]
     model = progmem.PMT(cfg).eval().to(device, dtype_on(device))
-    samples = samples_of(cfg.stride, cfg)
-    x = torch.randn(1, samples, 1, device=device, dtype=dtype_on(device))
-    alone = again(model, "aggregator", calls_inside(model, x)["aggregator"])
+    copies = torch.randn(1, cfg.stride, cfg.overlap, dim, device=device, dtype=dtype_on(device))
+    exists = torch.ones(1, cfg.stride, cfg.overlap, dtype=torch.bool, device=device)
+
+    def alone() -> None:
+        with torch.no_grad():
+            model.pma_blocks[0].aggregator.of_copies(copies, exists)
+
     seconds = timing.median_seconds(timing.replayed(alone, device), device, repeats=repeats)
-    macs = progmem.count_macs(cfg, samples)["aggregator"]
+    macs = progmem.count_macs(cfg, samples_of(cfg.stride, cfg), convention="paper")["aggregator"]
     row = {"window": window, "stride": cfg.stride, "copies": cfg.overlap, "macs": macs}
     return row | {"seconds": {"push": push, "aggregator": seconds}}
 
@@ -113,7 +117,7 @@ def measure_vectorised(tokens: int, *, dim: int, device: str, repeats: int) -> d
         name: timing.median_seconds(again(model, name, calls), device, repeats=repeats)
         for name, calls in found.items()
     }
-    macs = progmem.count_macs(cfg, samples)["aggregator"]
+    macs = progmem.count_macs(cfg, samples, convention="paper")["aggregator"]
     return {"tokens": tokens, "window": cfg.window, "macs": macs, "seconds": seconds}
 
 

@@ -103,16 +103,18 @@ def test_the_aggregator_benchmark_gives_the_papers_count_and_shares_of_a_block(r
     result["streaming"][0] |= {"window": 1024, "macs": 240e6}
     table = shown_for_a_gpu(result | {"config": {"dim": 320}}, tmp_path, "compute_aggregator")
     assert "| 1024 | 2 | 0.24 (0.24) |" in table and "(3.1)" in table
-    counted = progmem.count_macs(compute_aggregator.geometry(2048, 320), 1024 * 8 + 8)
+    counted = progmem.count_macs(
+        compute_aggregator.geometry(2048, 320), 1024 * 8 + 8, convention="paper"
+    )
     assert round(counted["aggregator"] / 1e9, 2) == AGGREGATOR_STREAMING[2048][0]
 
 
 def test_a_part_that_gives_something_else_alone_is_not_timed(run, monkeypatch):
     calls = []
 
-    def unlike(self, copies, exists):
-        calls.append(copies)
-        return copies[:, :, 0] * len(calls)
+    def unlike(self, rows, exists):
+        calls.append(rows)
+        return rows.new_full((*exists.shape[:2], rows.shape[-1]), len(calls))
 
     monkeypatch.setattr(OverlapAggregator, "forward", unlike)
     with pytest.raises(AssertionError):

@@ -153,7 +153,7 @@ def test_overlap_aggregator(window, stride, tokens):
         aggregator.value.bias, aggregator.gamma, aggregator.skip_gate,
         stride=stride, eps=aggregator.norm.eps,
     )  # fmt: skip
-    theirs = aggregator(align_copies(rows, cfg, tokens), exists)
+    theirs = aggregator.of_copies(align_copies(rows, cfg, tokens), exists)
     some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
     ours, theirs = ours * some, theirs * some
     assert_twins(ours, theirs, [rows, *aggregator.parameters()])

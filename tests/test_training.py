@@ -23,6 +23,7 @@ from training_setup import (
 import progmem
 from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError, TrainingError
+from progmem.training import diary
 from progmem.training import step as one_step
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows, generator, steps_per_epoch

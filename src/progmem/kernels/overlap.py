@@ -4,7 +4,7 @@ Copy r of token t is row t % S + rS of window t // S - r. Two kernels, with the 
 maps between them: the first makes the mean of a token's copies and of their taps, the second
 attends over the copies, normalises and mixes with the mean.
 
-Twin: `progmem.model.aggregator.OverlapAggregator.forward` on `align_copies`.
+Twin: `progmem.model.aggregator.OverlapAggregator.of_copies` on `align_copies`.
 
 Shapes: B series, K tokens, N windows, W window, S stride, O copies, D width, H heads, d = D / H;
 sizes with _ are rounded up to powers of two.

@@ -37,10 +37,10 @@ class OverlapAggregator(nn.Module):
             self.query = nn.Sequential(nn.Linear(dim, narrow), nn.GELU(), nn.Linear(narrow, dim))
             self.bias = nn.Parameter(torch.zeros(self.heads, self.overlap))
 
-    def of_windows(self, rows: Tensor, exists: Tensor) -> Tensor:
-        """Merge windows (B, N, W, D) into tokens (B, K, D); ``exists`` (B, K, O) as in forward."""
+    def forward(self, rows: Tensor, exists: Tensor) -> Tensor:
+        """Merge windows (B, N, W, D) into tokens (B, K, D), whose copies ``exists`` (B, K, O)."""
         if self.overlap == 1 or not kernels.fit(rows):
-            return self(align_copies(rows, self.cfg, exists.shape[1]), exists)
+            return self.of_copies(align_copies(rows, self.cfg, exists.shape[1]), exists)
         from progmem.kernels import overlap
 
         S, dtype = self.cfg.stride, precision_of(self.value)
@@ -51,7 +51,7 @@ class OverlapAggregator(nn.Module):
             self.value.bias, self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
         )  # fmt: skip
 
-    def forward(self, copies: Tensor, exists: Tensor) -> Tensor:
+    def of_copies(self, copies: Tensor, exists: Tensor) -> Tensor:
         """Merge ``copies`` (B, K, O, D), of which ``exists`` (B or 1, K, O) are there: (B, K, D).
 
         A token without any copy gives a finite row that means nothing.

@@ -134,11 +134,10 @@ class FeedForward(nn.Module):
         self.narrow = nn.Linear(4 * dim, dim)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.completed(x, self.norm.before(x, dtype=precision_of(self.widen)))
-
-    def completed(self, x: Tensor, h: Tensor) -> Tensor:
-        """The sub-layer from h = LN x on."""
+    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+        """Rows (..., D) after the sub-layer; ``h`` is LN x, if that is known."""
+        if h is None:
+            h = self.norm.before(x, dtype=precision_of(self.widen))
         if kernels.fit(x) and not drops(self.drop):
             from progmem.kernels import biased
 
@@ -179,7 +178,7 @@ class AttentionLayer(nn.Module):
                 ahead.norm.weight, ahead.norm.bias,
                 eps=ahead.norm.eps, dtype=precision_of(ahead.widen),
             )  # fmt: skip
-            return ahead.completed(x, h)
+            return ahead(x, h)
         return ahead(x + self.drop(self.out(attended)))
 
 

@@ -59,12 +59,14 @@ def _as_we_compute(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
     resets = B - 1 + cfg.gate_carry + cfg.gate_carry * B  # the reset state's part, once a scan
     gates = 2 * D * D * (B - 1) * T + D * D * n * (gated + resets)
     carry = 12 * D * D + 2 * (2 * n + W) * D  # a slot's projections, attention, feed-forward
-    rows = 9 * D * D + 2 * (n + W) * D  # a token's in one window, its q, k, v not counted
+    rows = (
+        9 * D * D * W + 2 * (n + W) ** 2 * D
+    )  # of a window, beside q, k, v; a triangle is squared
     return {
         "tokenizer": K * cfg.channels * cfg.patch * D,
         "gates": gates,
         "memory": n * (B * N * carry + 3 * D * D * below),
-        "windows": B * (3 * D * D * T + N * W * rows),
+        "windows": B * (3 * D * D * T + N * rows),
         "aggregator": B * T * _aggregator_per_token(cfg),
         "feed_forward": B * T * 8 * D * D,
         "encoder": cfg.encoder_layers * (_band(cfg, K) + 12 * D * D * (K + 1) + 2 * (K + 1) * D),

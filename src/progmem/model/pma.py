@@ -69,7 +69,7 @@ class PMABlock(nn.Module):
         gated = self.project(tokens, signal)
         bar = None if self.slots is None or below is None else self.slots.refine(below)
         rows, scanned = self.attend_windows(gated, bar, layout)
-        merged = self.aggregator.of_windows(rows, layout.copies)  # (B, K, D)
+        merged = self.aggregator(rows, layout.copies)  # (B, K, D)
         return self.complete(merged, layout.copies, gated.rows, layout.tokens), scanned
 
     def project(self, tokens: Tensor, signal: Tensor) -> Projected:
@@ -128,7 +128,7 @@ class PMABlock(nn.Module):
 
     def pool(self, copies: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
         """The block's tokens (B, K, D) from their copies (B, K, O, D)."""
-        return self.complete(self.aggregator(copies, exists), exists, rows, valid)
+        return self.complete(self.aggregator.of_copies(copies, exists), exists, rows, valid)
 
     def complete(self, merged: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
         """The block's tokens (B, K, D): feed-forward, 0 where nothing is there."""
