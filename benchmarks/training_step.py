@@ -164,7 +164,7 @@ def profile(step: Callable[[], None], device: str) -> dict[str, Any]:
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if device == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as profiler:
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profiler:
         for _ in range(PROFILED):
             step()
         timing.synchronise(device)
@@ -196,10 +196,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rows", type=int, default=2048, help="made series to draw batches from")
     parser.add_argument("--steps", type=int, default=200, help="of the loss curves")
+    parser.add_argument("--precisions", nargs="+", help="by default bf16 and 32, on a CPU 32")
     chosen = parser.parse_args()
     settings = [*SETTINGS, f"model.size={chosen.size}", f"train.batch_size={chosen.batch}"]
     settled = Settled(settings, chosen.rows, chosen.steps, chosen.device, chosen.repeats)
-    precisions = ("bf16", "32") if chosen.device == "cuda" else ("32",)
+    precisions = chosen.precisions or (("bf16", "32") if chosen.device == "cuda" else ("32",))
     pairs = [(variant, precision) for precision in precisions for variant in VARIANTS]
     rows = []
     for pair in pairs:

@@ -79,7 +79,7 @@ def test_the_untrained_twin_has_learnt_the_statistics_and_nothing_else(tmp_path)
     data = made_set()
     cfg = read_config(None, TINY)
     model = pretrain(data.training_recordings(), tmp_path / "run", cfg, say=None)
-    twin, trained = untrained_twin(model, seed=3).state_dict(), model.state_dict()
+    twin, trained = untrained_twin(model, seed=3).cpu().state_dict(), model.cpu().state_dict()
     assert torch.equal(twin["stats.mean"], trained["stats.mean"]) and twin["stats.mean"].any()
     torch.manual_seed(3)
     for name, tensor in progmem.PMT(model.cfg).named_parameters():

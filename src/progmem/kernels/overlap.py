@@ -46,7 +46,7 @@ def attended(
     stride: int,
     eps: float,
 ) -> Tensor:
-    """A_t mixed with S_t, (B, K, D) in float32.
+    """A_t mixed with S_t, (B, K, D) in the wider type of ``skip`` and ``gamma``.
 
     Args:
         query, skip: (B, K, D).
@@ -123,7 +123,7 @@ class _Attended(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         query, rows, skip, exists = (t.contiguous() for t in (query, rows, skip, exists))
-        out = torch.empty_like(query, dtype=torch.float32)
+        out = torch.empty_like(query, dtype=torch.promote_types(skip.dtype, gamma.dtype))
         sizes = _sizes(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
         _attended_forward[(triton.cdiv(B * K, TOKENS),)](

@@ -53,7 +53,7 @@ class NeighbourhoodEncoder(nn.Module):
         """Tokens (B, K, D), 0 where not ``valid`` (B, K), and the sequence vector (B, D)."""
         cls = self.start(tokens.shape[0])
         for layer in self.attention_layers:
-            updated, keys = self.refine(layer, tokens, valid, self.no_keys(tokens, self.reach))
+            updated, keys = self.refine(layer, tokens, valid, None)
             cls = self.summarise(layer, cls, keys)
             tokens = updated
         return self.finish(tokens, valid), self.norm(cls).squeeze(1)
@@ -74,11 +74,15 @@ class NeighbourhoodEncoder(nn.Module):
         return Keys(k, v, torch.zeros(k.shape[:2], dtype=torch.bool, device=like.device))
 
     def refine(
-        self, layer: AttentionLayer, tokens: Tensor, valid: Tensor, before: Keys
+        self, layer: AttentionLayer, tokens: Tensor, valid: Tensor, before: Keys | None
     ) -> tuple[Tensor, Keys]:
-        """One layer for tokens (B, K, D) that follow the n keys ``before``; and their own keys."""
+        """One layer for tokens (B, K, D) that follow the n keys ``before``; and their own keys.
+
+        None: the tokens are the first of their series.
+        """
         q, k, v = layer.project(tokens)
         keys = Keys(k, v, valid)
+        before = before or self.no_keys(k, self.reach)
         attended = band_attention(q, before.then(keys), reach=self.reach, heads=self.heads)
         return layer.complete(tokens, attended), keys
 

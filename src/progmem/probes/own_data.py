@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import skops.io
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -96,11 +95,15 @@ class LabelProbe:
             "format": FORMAT, "encoder": fingerprint(self.encoder), "pooling": self.pooling,
             "head": self.head, "scaler": self.scaler, "machine": self.machine,
         }  # fmt: skip
+        import skops.io
+
         write_file(path, skops.io.dumps(content))
 
     @classmethod
     def load(cls, path: Path, encoder: Encoder) -> "LabelProbe":
         """The probe that ``save`` wrote, for the encoder it was fitted on."""
+        import skops.io
+
         if not path.is_file() or not path.stat().st_size:
             raise InputError(f"there is no probe in {path}")
         try:
