@@ -9,7 +9,8 @@ import torch
 
 from progmem.config import ModelConfig
 from progmem.losses import bounded
-from progmem.losses.align import match
+from progmem.losses.align import Match, match
+from progmem.losses.hgcl import Level, token_level
 from progmem.losses.negatives import draw_negatives, overlapping
 from progmem.losses.total import Embedded, draw, total_loss
 from progmem.settings import LossConfig
@@ -166,15 +167,16 @@ def test_as_printed_neighbours_are_repelled_and_as_soft_positives_attracted():
             anchor = torch.nn.functional.normalize(views[0].tokens.detach(), dim=-1)
             moved = views[1].tokens.detach().clone()
             moved[0, 4] += step * anchor[0, 3]  # a neighbour of token 3 moves towards it
-            pair = views[0]._replace(tokens=anchor), views[1]._replace(tokens=moved)
-            drawn = draws_for(views)
-            keep = pair[0]._replace(token_mask=_only(pair[0].token_mask, 0, 3)), pair[1]
-            from progmem.losses import total
-
-            sums = total._hgcl(
-                keep[0], keep[1], drawn, OneProcess(B), LossConfig(hgcl_form=form), model
-            )
-            similarity.append(sums["hgcl_tokens"].item())
+            keys = torch.nn.functional.normalize(moved, dim=-1)
+            mask = views[0].token_mask
+            place = torch.arange(mask.shape[1]).expand(mask.shape)
+            level = Level(
+                anchor, keys, torch.ones_like(mask), Match(place, _only(mask, 0, 3)),
+                keys.roll(1, 0), torch.ones_like(mask),
+            )  # fmt: skip
+            windows = torch.ones_like(views[0].window_mask)
+            sums = token_level(level, windows, model, temperature=0.2, width=0.25, form=form)
+            similarity.append(sums.loss.sum().item())
         assert sign * (similarity[1] - similarity[0]) > 0
 
 

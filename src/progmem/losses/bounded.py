@@ -1,4 +1,4 @@
-"""Sums over many anchors in bounded memory, and means over some of many negatives."""
+"""Terms of many anchors in bounded memory, and means over some of many negatives."""
 
 from collections.abc import Callable
 
@@ -9,10 +9,10 @@ from torch.utils.checkpoint import checkpoint
 LIMIT = 2**25  # similarities held at once
 
 
-def sum_in_pieces(
+def in_pieces(
     term: Callable[[slice], tuple[Tensor, ...]], rows: int, *, cost: int
 ) -> tuple[Tensor, ...]:
-    """Sum of ``term`` over pieces of ``rows``, each row costing ``cost`` similarities.
+    """``term`` of all ``rows``, made of pieces where a row costs ``cost`` similarities.
 
     Where all rows at once would hold more than `LIMIT`, the pieces are made again in backward
     instead of being kept.
@@ -20,16 +20,14 @@ def sum_in_pieces(
     step = max(1, LIMIT // max(1, cost))
     if rows <= step:
         return term(slice(0, rows))
-    total: tuple[Tensor, ...] | None = None
+    parts = []
     for start in range(0, rows, step):
         piece = slice(start, min(start + step, rows))
         if torch.is_grad_enabled():
-            part = checkpoint(term, piece, use_reentrant=False)
+            parts.append(checkpoint(term, piece, use_reentrant=False))
         else:
-            part = term(piece)
-        total = part if total is None else tuple(a + b for a, b in zip(total, part, strict=True))
-    assert total is not None
-    return total
+            parts.append(term(piece))
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def mean_over(values: Tensor, mask: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match
-from progmem.losses.bounded import mean_over, sum_in_pieces
+from progmem.losses.bounded import in_pieces, mean_over
 from progmem.model.geometry import unfold_windows
 
 FORMS = ("printed", "soft_positive")
@@ -38,7 +38,7 @@ class Level(NamedTuple):
 
 
 class HGCLSums(NamedTuple):
-    """Sums over anchors; shares are of the softmax mass of the denominator."""
+    """Sums over each sequence's anchors, (B,); shares are of the denominator's softmax mass."""
 
     loss: Tensor
     anchors: Tensor
@@ -84,7 +84,7 @@ def token_level(
         push, away = (_pick(t, token) for t in _negatives(level, rows, temperature))
         return _bucket(pull, (q * local).sum(-1), q.sum(-1), push, away, found, temperature, form)
 
-    return HGCLSums(*sum_in_pieces(term, B, cost=K * K + N * W * W + K * level.negatives.shape[1]))
+    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.negatives.shape[1]))
 
 
 def window_level(
@@ -109,7 +109,7 @@ def window_level(
         total, mass = (q * similarity).sum(-1), q.sum(-1)
         return _bucket(pull, total, mass, push, away, found, temperature, form)
 
-    return HGCLSums(*sum_in_pieces(term, B, cost=N * (N + level.negatives.shape[1])))
+    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.negatives.shape[1])))
 
 
 def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
@@ -140,11 +140,12 @@ def _bucket(
         near = (mean / tau).masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
         numerator = torch.logaddexp(pull / tau, near)
     denominator = torch.logsumexp(torch.stack([pull / tau, near, push]), dim=0)
-    loss = torch.where(found, denominator - numerator, 0.0).sum()
+    loss = torch.where(found, denominator - numerator, 0.0).flatten(1).sum(1)  # (b,)
     with torch.no_grad():
-        told = ((near - denominator).exp(), (push - denominator).exp(), pull - away)
-        shares = (torch.where(found, value, 0.0).sum() for value in told)
-        return loss, found.sum().to(loss.dtype), *shares
+        shares = torch.exp(torch.stack([near, push]) - denominator)
+        told = torch.cat([shares, (pull - away)[None]])
+        told = torch.where(found, told, 0.0).flatten(2).sum(2)  # (3, b)
+        return loss, found.flatten(1).sum(1).to(loss.dtype), *told.unbind(0)
 
 
 def _negatives(level: Level, rows: slice, temperature: float) -> tuple[Tensor, Tensor]:

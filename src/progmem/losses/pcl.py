@@ -8,7 +8,7 @@ Shapes: B sequences, A anchors a sequence (windows x slots), M negatives, D widt
 import torch
 from torch import Tensor
 
-from progmem.losses.bounded import mean_over, sum_in_pieces
+from progmem.losses.bounded import in_pieces, mean_over
 
 
 def pcl_loss(
@@ -20,7 +20,7 @@ def pcl_loss(
     negative_mask: Tensor,
     temperature: float | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed InfoNCE of memory slots, the number of anchors, and their summed gaps (see ICL).
+    """InfoNCE of each sequence's slots summed, their number, their summed gaps (see ICL): (B,).
 
     Args:
         anchors: slots of one view, (B, A, D), normalised like all the others.
@@ -41,8 +41,9 @@ def pcl_loss(
         each = torch.logsumexp(logits, dim=-1) - logits[..., 0]  # (B, A)
         away = mean_over(push.detach(), negative_mask[rows, None])
         gap = pull.detach().squeeze(-1) - away
-        return torch.where(valid[rows], each, 0.0).sum(), torch.where(valid[rows], gap, 0.0).sum()
+        told = torch.where(valid[rows], torch.stack([each, gap]), 0.0).sum(-1)  # (2, B)
+        return told[0], told[1]
 
     cost = anchors.shape[1] * negatives.shape[1]
-    total, gaps = sum_in_pieces(term, len(anchors), cost=cost)
-    return total, valid.sum().to(total.dtype), gaps
+    total, gaps = in_pieces(term, len(anchors), cost=cost)
+    return total, valid.sum(1).to(total.dtype), gaps

@@ -85,21 +85,37 @@ def total_loss(
     parts: dict[str, Tensor] = {}
     if cfg.icl:
         parts |= _icl(views, drawn, group, cfg)
-    directions = (views, views[::-1])
+    both = _together(views)
     if cfg.pcl:
-        both = [_pcl(a, k, drawn, group, model, pcl_temperature) for a, k in directions]
-        parts |= {name: torch.stack([one[name] for one in both]).mean() for name in both[0]}
+        parts |= _pcl(both, drawn, group, model, pcl_temperature)
     if cfg.hgcl:
-        sums = [_hgcl(a, k, drawn, group, cfg, model) for a, k in directions]
-        parts |= {name: torch.stack([s[name] for s in sums]).mean() for name in sums[0]}
+        parts |= _hgcl(both, drawn, group, cfg, model)
         parts["hgcl"] = cfg.alpha * parts["hgcl_tokens"] + cfg.beta * parts["hgcl_windows"]
     weights = {"icl": cfg.icl, "pcl": cfg.pcl, "hgcl": cfg.hgcl}
     loss = torch.stack([weights[name] * parts[name] for name in weights if name in parts]).sum()
     return loss, parts
 
 
+def _together(views: tuple[Embedded, Embedded]) -> Embedded:
+    """Both views as one batch of 2b rows: each is anchor once, with the other as its keys."""
+    return Embedded._make(None if x is None or y is None else torch.cat([x, y])
+                          for x, y in zip(*views, strict=True))  # fmt: skip
+
+
+def _swapped(x: Tensor) -> Tensor:
+    """The rows of the other view, (2b, ...)."""
+    return x.roll(len(x) // 2, 0)
+
+
 def _mean(total: Tensor, anchors: Tensor, group: Group) -> Tensor:
+    """Mean over all anchors, from sums and counts of one batch."""
     return total / group.total(anchors).clamp(min=1)
+
+
+def _mean_of_both(totals: Tensor, anchors: Tensor, group: Group) -> Tensor:
+    """Mean of each direction's mean over its anchors, from sums and counts of 2b sequences."""
+    totals, anchors = (t.view(2, -1).sum(1) for t in (totals, anchors))
+    return _mean(totals, anchors, group).mean()
 
 
 def _icl(
@@ -119,75 +135,79 @@ def _icl(
 
 
 def _pcl(
-    a: Embedded,
-    k: Embedded,
-    drawn: Drawn,
-    group: Group,
-    model: ModelConfig,
-    temperature: float | Tensor,
+    both: Embedded, drawn: Drawn, group: Group, model: ModelConfig, temperature: float | Tensor
 ) -> dict[str, Tensor]:
-    anchors, keys = (F.normalize(_there(v.memory), dim=-1) for v in (a, k))  # (b, N, n, D)
+    anchors = F.normalize(_there(both.memory), dim=-1)  # (2b, N, n, D)
+    keys = _swapped(anchors)
     n = anchors.shape[2]
-    place, found = _match_windows(a, k, model)
+    place, found = _match_windows(both, model)
     positives = keys.gather(1, place[..., None, None].expand_as(keys))
-    bank = group.gather(keys).flatten(0, 2)  # (B N n, D)
-    there = group.gather(k.window_mask).repeat_interleave(n, dim=1).flatten()
-    entry, allowed = (t[group.rows] for t in drawn.slots)
+    there = _swapped(both.window_mask).repeat_interleave(n, dim=1)  # (2b, N n)
+    negatives, mask = _negatives(keys.flatten(1, 2), there, drawn.slots, group)
     total, count, gaps = pcl_loss(
         anchors.flatten(1, 2),
         positives.flatten(1, 2),
         found.repeat_interleave(n, dim=1),
-        negatives=bank[entry],
-        negative_mask=allowed & there[entry],
+        negatives=negatives,
+        negative_mask=mask,
         temperature=temperature,
     )
-    return {"pcl": _mean(total, count, group), "pcl_gap": _mean(gaps, count, group)}
+    return {
+        "pcl": _mean_of_both(total, count, group), "pcl_gap": _mean_of_both(gaps, count, group)
+    }  # fmt: skip
 
 
 def _hgcl(
-    a: Embedded, k: Embedded, drawn: Drawn, group: Group, cfg: LossConfig, model: ModelConfig
+    both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig, model: ModelConfig
 ) -> dict[str, Tensor]:
-    anchors, keys = (F.normalize(_there(v.tokens), dim=-1) for v in (a, k))
-    N = a.window_mask.shape[1]
+    anchors = F.normalize(_there(both.tokens), dim=-1)  # (2b, K, D)
+    means = window_means(anchors, both.token_mask, model, both.window_mask.shape[1])
     tolerance = max(model.patch, model.patch_stride) / 2
-    matched = match(a.token_time, a.token_mask, k.token_time, k.token_mask, tolerance=tolerance)
-    tokens = _level(anchors, keys, k.token_mask, matched, drawn.tokens, group)
-    mean, key_mean = (window_means(z, v.token_mask, model, N) for z, v in ((anchors, a), (keys, k)))
-    matched = _match_windows(a, k, model)
-    windows = _level(mean, key_mean, k.window_mask, matched, drawn.windows, group)
+    time, valid = both.token_time, both.token_mask
+    other = None if time is None else _swapped(time)
+    matched = match(time, valid, other, _swapped(valid), tolerance=tolerance)
+    tokens = _level(anchors, valid, matched, drawn.tokens, group)
+    matched = _match_windows(both, model)
+    windows = _level(means, both.window_mask, matched, drawn.windows, group)
     form = cfg.hgcl_form
     tau, width = cfg.token_temperature, cfg.token_width
-    by_token = token_level(tokens, a.window_mask, model, temperature=tau, width=width, form=form)
+    by_token = token_level(tokens, both.window_mask, model, temperature=tau, width=width, form=form)
     tau, width = cfg.window_temperature, cfg.window_width
     by_window = window_level(windows, model, temperature=tau, width=width, form=form)
     result = {}
     for name, sums in (("tokens", by_token), ("windows", by_window)):
         loss, *shares = (
-            _mean(s, sums.anchors, group)
+            _mean_of_both(s, sums.anchors, group)
             for s in (sums.loss, sums.bucket_share, sums.negative_share)
         )
         result[f"hgcl_{name}"] = loss
         result[f"{name}_bucket_share"], result[f"{name}_negative_share"] = shares
-    result["hgcl_gap"] = _mean(by_token.gap, by_token.anchors, group)
+    result["hgcl_gap"] = _mean_of_both(by_token.gap, by_token.anchors, group)
     return result
 
 
-def _level(
-    anchors: Tensor, keys: Tensor, valid: Tensor, matched: Match, drawn: Negatives, group: Group
-) -> Level:
-    bank, there = group.gather(keys).flatten(0, 1), group.gather(valid).flatten()
-    entry, allowed = (t[group.rows] for t in drawn)
-    return Level(anchors, keys, valid, matched, bank[entry], allowed & there[entry])
+def _level(anchors: Tensor, valid: Tensor, matched: Match, drawn: Negatives, group: Group) -> Level:
+    keys, there = _swapped(anchors), _swapped(valid)
+    return Level(anchors, keys, there, matched, *_negatives(keys, there, drawn, group))
 
 
-def _match_windows(a: Embedded, k: Embedded, model: ModelConfig) -> Match:
-    return match(
-        a.window_time,
-        a.window_mask,
-        k.window_time,
-        k.window_mask,
-        tolerance=model.stride * model.patch_stride,
-    )
+def _negatives(
+    keys: Tensor, there: Tensor, drawn: Negatives, group: Group
+) -> tuple[Tensor, Tensor]:
+    """Entries (2b, M, D) of all sequences' ``keys`` (2b, P, D), and which of them count."""
+    bank, known = (
+        torch.cat([group.gather(half) for half in t.chunk(2)]).flatten(0, 1) for t in (keys, there)
+    )  # (2 B P, ...)
+    entry, allowed = (t[group.rows] for t in drawn)  # (b, M), of one view
+    entry = torch.cat([entry, entry + len(bank) // 2])
+    return bank[entry], torch.cat([allowed, allowed]) & known[entry]
+
+
+def _match_windows(both: Embedded, model: ModelConfig) -> Match:
+    time, valid = both.window_time, both.window_mask
+    other = None if time is None else _swapped(time)
+    tolerance = model.stride * model.patch_stride
+    return match(time, valid, other, _swapped(valid), tolerance=tolerance)
 
 
 def _there(x: Tensor | None) -> Tensor:
