@@ -171,7 +171,8 @@ def test_the_scan_by_hand():
     parts = [(B, N, n, D), (B, N, H, n, d), (B, N, H, n + 4, d), (B, N, H, n + 4, d)]
     seen = Seen(*(drawn(*shape) for shape in parts), mask, alive)
     state = drawn(B, n, D)
-    ours = scan_by_hand(block.slots, block.layer, state, seen, torch.float32)
-    theirs = scan(block.slots.stepper(block.layer), state, seen)
+    reset = block.slots.ready()
+    ours = scan_by_hand(block.slots, block.layer, state, seen, reset, torch.float32)
+    theirs = scan(block.slots.stepper(block.layer, reset), state, seen)
     learnt = [*block.slots.parameters(), *block.layer.parameters()]
     assert_twins(tuple(ours), tuple(theirs), [state, seen.k, seen.v, *learnt])

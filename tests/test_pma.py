@@ -19,11 +19,11 @@ def run_blocks(model, tokens, depth):
         x, scanned = block(x, tokens, memory, layout)
         memory = None if scanned is None else scanned.memory
     block = model.pma_blocks[depth - 1]
-    bar = None if memory is None else block.slots.refine(memory).expand(1, N, -1, -1)
-    if bar is not None and not bar.requires_grad:
-        bar = bar.clone().requires_grad_()
-    rows, scanned = block.attend_windows(block.project(x, tokens), bar, layout)
-    return rows[0], None if scanned is None else scanned.memory[0], bar
+    below = None if memory is None else memory.expand(1, N, -1, -1).clone()
+    if below is not None and not below.requires_grad:
+        below.requires_grad_()
+    rows, scanned = block.attend_windows(block.project(x, tokens), below, layout)
+    return rows[0], None if scanned is None else scanned.memory[0], below
 
 
 def reached(output, source):
@@ -37,13 +37,13 @@ def reached(output, source):
 @pytest.mark.parametrize("gate_carry", [True, False])
 def test_tokens_never_see_the_memory_of_their_own_or_a_later_window(readout, gate_carry):
     model = make_model(6, 3, 2, readout=readout, gate_carry=gate_carry)
-    rows, memory, bar = run_blocks(model, torch.randn(1, 21, 16).double(), depth=2)
+    rows, memory, below = run_blocks(model, torch.randn(1, 21, 16).double(), depth=2)
     for w in range(len(rows)):
-        seen = reached(rows[w], bar)
+        seen = reached(rows[w], below)
         assert not seen[w:].any()
         if readout == "carry":
             assert seen[:w].all()
-        assert reached(memory[w], bar)[w]
+        assert reached(memory[w], below)[w]
 
 
 def test_slots_see_the_whole_window_and_tokens_only_what_came_before():

@@ -119,7 +119,7 @@ class BlockStream:
             below = state.below[:, :count] if state.below is not None else self.first_memory
             assert below is not None
             scanned = block.slots.scan(
-                block.layer, state.memory, bar=block.slots.refine(below), k=k, v=v,
+                block.layer, state.memory, below=below, k=k, v=v,
                 valid=valid, alive=alive,
             )  # fmt: skip
             memory, state.memory = scanned.memory, scanned.state
@@ -157,7 +157,8 @@ class BlockStream:
         k, v = block.as_heads(k, rotated=True), block.as_heads(v)
         carry = None
         if block.slots is not None and state.memory is not None:
-            _, _, carry_k, carry_v = block.slots.read_carry(block.layer, state.memory)
+            slots = block.slots
+            _, _, carry_k, carry_v = slots.read_carry(block.layer, state.memory, slots.ready())
             carry = carry_k[:, None], carry_v[:, None]
         gaps = _if_any_missing(state.valid[:, None, start:], masked)
         fresh = slice(state.done, None)

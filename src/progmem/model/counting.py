@@ -56,7 +56,7 @@ def _as_we_compute(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
     T = max(K, covered(cfg, N))  # tokens of the blocks: the last window is filled up
     below = 1 + N * (B - 1)  # the first block's memory below is the same for all windows
     gated = below - 1 + cfg.gate_carry + cfg.gate_carry * B * N  # memories that a gate meets
-    resets = B - 1 + cfg.gate_carry + cfg.gate_carry * B  # the reset state's part, once a scan
+    resets = B - 1 + cfg.gate_carry  # the reset state's part, once a scan
     gates = 2 * D * D * (B - 1) * T + D * D * n * (gated + resets)
     carry = 12 * D * D + 2 * (2 * n + W) * D  # a slot's projections, attention, feed-forward
     rows = (

@@ -67,8 +67,7 @@ class PMABlock(nn.Module):
                 no memory.
         """
         gated = self.project(tokens, signal)
-        bar = None if self.slots is None or below is None else self.slots.refine(below)
-        rows, scanned = self.attend_windows(gated, bar, layout)
+        rows, scanned = self.attend_windows(gated, below, layout)
         merged = self.aggregator(rows, layout.copies)  # (B, K, D)
         return self.complete(merged, layout.copies, gated.rows, layout.tokens), scanned
 
@@ -77,17 +76,17 @@ class PMABlock(nn.Module):
         return Projected(rows, *self.layer.project(rows, self.segment))
 
     def attend_windows(
-        self, gated: Projected, bar: Tensor | None, layout: Layout
+        self, gated: Projected, below: Tensor | None, layout: Layout
     ) -> tuple[Tensor, Scanned | None]:
-        """W^out (B, N, W, D) and the scanned memory, from M-bar (B or 1, N or 1, n, D)."""
+        """W^out (B, N, W, D) and the scanned memory, from M_{b-1} (B or 1, N or 1, n, D)."""
         B, N = layout.windows.shape
         rows, q, k, v = (unfold_windows(t, self.cfg, N) for t in gated)  # (B, N, W, D)
         k, v = self.as_heads(k, rotated=True), self.as_heads(v)
         scanned, carry = None, None
-        if self.slots is not None and bar is not None:
+        if self.slots is not None and below is not None:
             state = self.slots.start(B)
             scanned = self.slots.scan(
-                self.layer, state, bar=bar, k=k, v=v, valid=layout.in_window, alive=layout.alive
+                self.layer, state, below=below, k=k, v=v, valid=layout.in_window, alive=layout.alive
             )
             carry = scanned.carry_k, scanned.carry_v
         valid = layout.in_window if layout.gaps else None

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from progmem import kernels
 from progmem.config import ModelConfig
 from progmem.model.attention import AttentionLayer, attend, drops, precision_of, split_heads
-from progmem.model.frozen import frozen
 from progmem.model.gates import MemoryGate, Reset
 from progmem.model.recurrence import Seen, Step, Stepped, scan, scan_with_adjoint
+from progmem.model.twins import frozen
 
 
 class Scanned(NamedTuple):
@@ -50,15 +50,9 @@ class MemorySlots(nn.Module):
         """The reset state as the gate takes it."""
         return self.gate.against(self.start(1)[0])
 
-    def refine(self, below: Tensor) -> Tensor:
-        """M-bar_{w,b-1} = G_M(LN M_{w,b-1}, LN M_r) for all windows, (..., n, D)."""
-        return self.gate(below, self.ready())
-
-    def read_carry(
-        self, layer: AttentionLayer, state: Tensor, reset: Reset | None = None
-    ) -> tuple[Tensor, ...]:
+    def read_carry(self, layer: AttentionLayer, state: Tensor, reset: Reset) -> tuple[Tensor, ...]:
         """The carry as a window sees it: rows (B, n, D), then q, k, v (B, H, n, d)."""
-        carry = self.gate(state, reset or self.ready()) if self.gate_carry else state
+        carry = self.gate(state, reset) if self.gate_carry else state
         q, k, v = layer.project(carry, self.segments[0])
         return carry, *(split_heads(t, self.heads) for t in (q, k, v))
 
@@ -67,7 +61,7 @@ class MemorySlots(nn.Module):
         layer: AttentionLayer,
         state: Tensor,
         *,
-        bar: Tensor,
+        below: Tensor,
         k: Tensor,
         v: Tensor,
         valid: Tensor,
@@ -76,12 +70,14 @@ class MemorySlots(nn.Module):
         """Carry the memory ``state`` (B, n, D) through N windows.
 
         Args:
-            bar: M-bar of the block below, (B or 1, N or 1, n, D).
+            below: memory of the block below, (B or 1, N or 1, n, D).
             k: keys of each window's tokens, (B, N, H, W, d); ``v`` likewise.
             valid: which of those tokens are there, (B, N, W).
             alive: which windows write, (B, N); the others pass their carry on.
         """
         B, N = alive.shape
+        reset = self.ready()
+        bar = self.gate(below, reset)  # M-bar_{w,b-1} = G_M(LN M_{w,b-1}, LN M_r)
         bar_q, bar_k, bar_v = (
             split_heads(t, self.heads).expand(B, N, -1, -1, -1)
             for t in layer.project(bar, self.segments[1])
@@ -91,15 +87,15 @@ class MemorySlots(nn.Module):
         slots = valid.new_ones(B, N, 2 * self.reset.shape[0])
         mask = torch.cat([slots, valid], dim=2)[:, :, None, None]  # (B, N, 1, 1, 2n+W)
         seen = Seen(bar.expand(B, N, -1, -1), bar_q, k, v, mask, alive)
-
-        memory, carry_k, carry_v = self.run(layer, state, seen)
+        memory, carry_k, carry_v = self.run(layer, state, seen, reset)
         last = memory[:, -1].clone()  # a view would keep the memory of all windows alive
         return Scanned(memory, carry_k, carry_v, last)
 
-    def run(self, layer: AttentionLayer, state: Tensor, seen: Seen) -> Stepped:
+    def run(self, layer: AttentionLayer, state: Tensor, seen: Seen, reset: Reset) -> Stepped:
         """The scan: by hand on a GPU, with an adjoint where there is a gradient, or plainly."""
+        step = self.stepper(layer, reset)
         if drops(layer.drop) or torch.compiler.is_compiling():  # a step cannot be made twice
-            return scan(self.stepper(layer), state, seen)
+            return scan(step, state, seen)
         dtype = precision_of(layer.qkv)
         if kernels.fit(state) and self.gate_carry and self.readout == "carry":
             from progmem.kernels import few_keys
@@ -107,15 +103,15 @@ class MemorySlots(nn.Module):
             if few_keys.takes(seen.bar_q[:, 0], seen.mask.shape[-1]):
                 from progmem.model.tape import scan_by_hand
 
-                return scan_by_hand(self, layer, state, seen, dtype)
+                return scan_by_hand(self, layer, state, seen, reset, dtype)
         if torch.is_grad_enabled() and (state.requires_grad or seen.k.requires_grad):
-            alone = frozen(self, dtype).stepper(frozen(layer, dtype))
-            return scan_with_adjoint(alone, self.stepper(layer), state, seen)
-        return scan(self.stepper(layer), state, seen)
+            known = Reset(reset.rows.detach(), reset.logit.detach())
+            alone = frozen(self, dtype).stepper(frozen(layer, dtype), known)
+            return scan_with_adjoint(alone, step, state, seen)
+        return scan(step, state, seen)
 
-    def stepper(self, layer: AttentionLayer) -> Step:
-        """The step of the scan, what is the same in all of them made once."""
-        reset = self.ready() if self.gate_carry else None
+    def stepper(self, layer: AttentionLayer, reset: Reset) -> Step:
+        """The step of the scan; the reset state is the same in all of them."""
 
         def step(state: Tensor, seen: Seen) -> Stepped:
             """``state`` (..., n, D) after a window, for one window of each series or all."""

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from progmem.kernels import biased, few_keys, norm, slots
 from progmem.kernels.norm import Normed
 from progmem.model.attention import AttentionLayer
+from progmem.model.gates import Reset
 from progmem.model.recurrence import Seen, Stepped
 
 if TYPE_CHECKING:
@@ -50,11 +51,16 @@ class Weights(NamedTuple):
 
 
 def scan_by_hand(
-    memory: "MemorySlots", layer: AttentionLayer, state: Tensor, seen: Seen, dtype: torch.dtype
+    memory: "MemorySlots",
+    layer: AttentionLayer,
+    state: Tensor,
+    seen: Seen,
+    reset: Reset,
+    dtype: torch.dtype,
 ) -> Stepped:
     """`scan` of slots whose carry is gated and read out, products in ``dtype``."""
     assert memory.gate.mix is not None
-    reset, ahead = memory.ready(), layer.feed_forward
+    ahead = layer.feed_forward
     left, _ = memory.gate.mix.weight.chunk(2, dim=1)
     left, qkv, out, widen, narrow = (
         w.to(dtype).contiguous()
