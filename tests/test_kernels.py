@@ -171,8 +171,8 @@ def test_the_scan_by_hand():
     parts = [(B, N, n, D), (B, N, H, n, d), (B, N, H, n + 4, d), (B, N, H, n + 4, d)]
     seen = Seen(*(drawn(*shape) for shape in parts), mask, alive)
     state = drawn(B, n, D)
-    reset = block.slots.ready()
-    ours = scan_by_hand(block.slots, block.layer, state, seen, reset, torch.float32)
-    theirs = scan(block.slots.stepper(block.layer, reset), state, seen)
-    learnt = [*block.slots.parameters(), *block.layer.parameters()]
+    slots, layer = block.slots, block.layer
+    ours = scan_by_hand(slots, layer, state, seen, slots.ready(), torch.float32)
+    theirs = scan(slots.stepper(layer, slots.ready()), state, seen)
+    learnt = [*slots.parameters(), *layer.parameters()]
     assert_twins(tuple(ours), tuple(theirs), [state, seen.k, seen.v, *learnt])
