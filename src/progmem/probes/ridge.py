@@ -56,7 +56,7 @@ def ridge_path(
         patterns, group = torch.unique(observed.T, dim=0, return_inverse=True)  # (g, n), (M,)
         groups = [(rows, group == g) for g, rows in enumerate(patterns)]
     for rows, outputs in groups:
-        some, wanted = x[rows], y[rows][:, outputs]
+        some, wanted = x[rows], y[:, outputs][rows]
         if not len(some):
             raise InputError("nothing to learn from: a value is missing in all of the samples")
         x_mean, y_mean = some.mean(0), wanted.mean(0)

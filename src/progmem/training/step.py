@@ -3,16 +3,14 @@
 Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.data.resident import Resident, fits
-from progmem.data.rows import Batch, Rows
+from progmem.data.resident import fetch_from
+from progmem.data.rows import Rows
 from progmem.losses.negatives import overlapping
 from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
 from progmem.model.geometry import count_tokens, count_windows
@@ -52,11 +50,7 @@ class Step:
         self.where = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         self.forward: Any = learner  # data parallelism puts its wrapper here
         model, like = learner.model, learner.model.tokenizer.conv.weight
-        self.fetch: Callable[[Tensor], Batch]
-        if fits(rows, like):
-            self.fetch = Resident(rows, model.cfg, model.stats, like).fetch
-        else:
-            self.fetch = partial(rows.fetch, cfg=model.cfg, stats=model.stats, like=like)
+        self.fetch = fetch_from(rows, model.cfg, model.stats, like)
 
     def __call__(self, number: int) -> tuple[Tensor, dict[str, Tensor], Tensor, int]:
         """The loss of the own rows; it and its parts over all processes; sequence vectors; B."""
