@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import add_arguments, run_rows
+from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.probes.cue_command import cue_set
 from progmem.report import record
 from progmem.report.tables import render
@@ -19,16 +19,16 @@ from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 
 SET = "FordA"
-VARIANTS = tuple(sorted(path.stem for path in Path("experiments/cue").glob("*.yaml")))
+EXPERIMENTS = Path(__file__).parent.parent / "experiments/cue"
+VARIANTS = tuple(sorted(path.stem for path in EXPERIMENTS.glob("*.yaml")))
 
 
 def measure(row: str, chosen: Any) -> dict[str, Any]:
     """Train one row, or go on with it, and probe it."""
     variant, seed = row.rsplit("-", 1)
-    cfg = read_config(
-        Path("experiments/cue") / f"{variant}.yaml", [f"train.seed={seed}", *chosen.settings]
-    )
-    run, out = chosen.work / "runs" / row, chosen.out / "cue" / f"{SET}-{row}.json"
+    cfg = read_config(EXPERIMENTS / f"{variant}.yaml", [f"train.seed={seed}", *chosen.settings])
+    run = training_folder(chosen.work, row, cfg.to_dict(), chosen.commit)
+    out = chosen.out / "cue" / f"{SET}-{row}.json"
     pretrain(SET, run, cfg, data_dir=chosen.data_dir, say=None)
     result = cue_set(run / "model", SET, out, data_dir=chosen.data_dir, say=lambda _: None)
     if chosen.commit is not None:

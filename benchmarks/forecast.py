@@ -7,7 +7,6 @@ scored on the test part at all horizons. What breaks off goes on with the same c
 """
 
 import argparse
-import hashlib
 import json
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.side_by_side import add_arguments, run_rows
+from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.data.forecast_sets import forecast_set
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
@@ -69,14 +68,15 @@ def main() -> None:
     if chosen.row is not None:
         name, encoder, seed = chosen.row.rsplit("-", 2)
         cfg = settings(name, int(seed), chosen.override)
-        same = json.dumps([cfg.to_dict(), record.environment()["commit"]])
-        run = chosen.work / f"{chosen.row}-{hashlib.sha256(same.encode()).hexdigest()[:8]}"
+        run = training_folder(chosen.work, chosen.row, cfg.to_dict(), chosen.commit)
         row = measure(name, encoder, cfg, chosen.data_dir, run)
         print(json.dumps(row), flush=True)
         return
     more = ["--work", str(chosen.work)]
     if chosen.override:
         more += ["--override", *chosen.override]
+    if chosen.commit is not None:
+        more += ["--commit", chosen.commit]
     if chosen.data_dir is not None:
         more += ["--data-dir", str(chosen.data_dir)]
     rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in chosen.seeds]

@@ -95,6 +95,8 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         return
     more = ["--ts2vec", str(chosen.ts2vec), "--horizons", *map(str, horizons)]
+    if chosen.commit is not None:
+        more += ["--commit", chosen.commit]
     if chosen.data_dir is not None:
         more += ["--data-dir", str(chosen.data_dir)]
     rows = run_rows(

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--work", type=Path, default=Path("runs") / name)
     parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
     parser.add_argument("--row", help=argparse.SUPPRESS)
+
+
+def training_folder(work: Path, row: str, config: Mapping[str, Any], commit: str | None) -> Path:
+    """Where a row is trained: other settings or another commit never go on with its weights."""
+    same = json.dumps([config, commit or record.environment()["commit"]])
+    return work / "runs" / f"{row}-{hashlib.sha256(same.encode()).hexdigest()[:8]}"
 
 
 def run_rows(

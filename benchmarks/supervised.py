@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.side_by_side import add_arguments, run_rows
+from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.finetune_settings import read_finetune_config
 from progmem.report import record
 from progmem.report.tables import render
@@ -19,16 +19,17 @@ from progmem.training.finetune import finetune
 
 SETS = ("HAR", "FordA", "FordB", "Wafer")
 ENCODERS = ("pmt", "vanilla")
+EXPERIMENT = Path(__file__).parent.parent / "experiments/supervised.yaml"
 
 
 def measure(row: str, chosen: Any) -> dict[str, Any]:
     """Train one row, or go on with it, and score it."""
     name, encoder, seed = row.split("-")
     settings = [f"finetune.encoder={encoder}", f"train.seed={seed}", *chosen.settings]
-    cfg = read_finetune_config(Path("experiments/supervised.yaml"), settings)
+    cfg = read_finetune_config(EXPERIMENT, settings)
     split = "" if chosen.split == "official" else f"-{chosen.split}"
     out = chosen.out / "finetune" / f"{row}{split}.json"
-    run = chosen.work / "runs" / f"{row}{split}"
+    run = training_folder(chosen.work, f"{row}{split}", cfg.to_dict(), chosen.commit)
     _, result = finetune(
         name, run, cfg, data_dir=chosen.data_dir, split=chosen.split, result=out, say=None
     )

@@ -1,0 +1,55 @@
+"""Experiments of rows: each is trained in a folder of its own and says what it measured."""
+
+import argparse
+import json
+
+from forecast_setup import dated_file
+
+from benchmarks import cue, forecast, supervised
+from benchmarks.side_by_side import training_folder
+from progmem.data import registry
+
+
+def test_other_settings_or_another_commit_never_go_on_with_the_weights_of_a_row(tmp_path):
+    one = training_folder(tmp_path, "a-0", {"lr": 1}, "abc")
+    assert one == training_folder(tmp_path, "a-0", {"lr": 1}, "abc")
+    others = [
+        training_folder(tmp_path, "a-1", {"lr": 1}, "abc"),
+        training_folder(tmp_path, "a-0", {"lr": 2}, "abc"),
+        training_folder(tmp_path, "a-0", {"lr": 1}, "abd"),
+    ]
+    assert len({one, *others}) == 4
+
+
+def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
+    tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=8",
+            "train.epochs=1", "train.device=cpu"]  # fmt: skip
+    chosen = argparse.Namespace(
+        work=tmp_path / "work", out=tmp_path, data_dir=made_sets, commit="abc", split="official",
+        settings=[*tiny, "model.window=3", "model.stride=3"],
+    )  # fmt: skip
+    cue.measure("no-pcl-carry-1", chosen)
+    result = json.loads((tmp_path / "cue/FordA-no-pcl-carry-1.json").read_text())
+    assert result["commit"] == "abc" and result["config"]["run"]["loss"]["pcl"] == 0
+    assert result["config"]["run"]["train"]["seed"] == 1
+    supervised.measure("Wafer-vanilla-2", chosen)
+    result = json.loads((tmp_path / "finetune/Wafer-vanilla-2.json").read_text())
+    assert result["commit"] == "abc" and result["seeds"] == [2]
+    assert result["rows"][0]["encoder"] == "vanilla" and result["rows"][0]["labels"] == "all"
+    assert len(list((tmp_path / "work/runs").iterdir())) == 2
+
+
+def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
+    ends = (1000, 1780, 2560)
+    monkeypatch.setattr(registry, "FILES", {"ETTh1": dated_file(tmp_path, count=2560, ends=ends)})
+    tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1",
+            "train.device=cpu", "data.hop=200"]  # fmt: skip
+    cfg = forecast.settings("ETTh1-uni", 1, tiny)
+    assert cfg.train.seed == 1 and cfg.data.window == 201
+    rows = [
+        forecast.measure("ETTh1-uni", encoder, cfg, tmp_path, tmp_path / encoder)
+        for encoder in forecast.ENCODERS
+    ]
+    assert [row["seed"] for row in rows] == [1, 1]
+    assert rows[0]["scores"] != rows[1]["scores"] and set(rows[0]["scores"]) >= {"24", "720"}
+    assert (tmp_path / "trained/model").is_dir() and not (tmp_path / "untrained").exists()
