@@ -1,5 +1,6 @@
 """Forecasting one of the paper's series: pretraining on it, its scores, tables and experiments."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, mon
     assert row["encoded"] == 2 * ((260 - 200 - 24) + 2 * (70 - 24))
     test = row["scores"]["24"]["ridge"]["test"]
     assert 0 < test["mse"] < 1 and test["mse_raw"] > test["mse"]  # units of 1 and of 10
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        (b"2016-07-01 03:00:00,", b"noon,", "dates must be dates such as"),
+        (b"2016-07-01 03:00:00,", b"2016-07-01 02:30:00,", "dates must be regular: from"),
+        (b"2016-07-01 03:00:00,", b"2016-07-01 03:00:00,a", "must hold numbers; column x does not"),
+        (b"2016-07-01 03:00:00,", b"2016-07-01 03:00:00,1,1,", "cannot be read: .*line 5"),
+    ],
+)
+def test_a_file_without_a_checksum_is_refused_by_what_is_wrong_with_it(series, old, new, message):
+    path = series / "d.csv.gz"
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(old, new)))
+    with pytest.raises(InputError, match=f"d.csv.gz.*{message}"):
+        forecast_set("Electricity321", series)
 
 
 def made(name, scores, encoder="trained"):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from progmem.data.dates import by_date
 from progmem.data.sets import DatedSeries, LabelledSet
 from progmem.data.splits import choose_rows, options_of
 from progmem.errors import InputError
@@ -233,13 +234,20 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
         raise InputError(f"{path} cannot be read: {error}") from error
     if file.sha256 is not None:
         _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)
-    table = pd.read_csv(io.BytesIO(text))
+    try:
+        table = pd.read_csv(io.BytesIO(text))
+    except ValueError as error:  # ragged rows, or no text; without a checksum anything may come
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     date, *columns = map(str, table.columns)
     known = file.columns
     right = len(columns) == known if isinstance(known, int) else tuple(columns) == known
     if date != "date" or not right or file.target not in columns or len(table) != file.rows:
         raise InputError(f"{path} must have {file.describe()}")
-    dates = pd.DatetimeIndex(pd.to_datetime(table["date"]))
+    for column in columns:
+        if not pd.api.types.is_numeric_dtype(table[column]):
+            raise InputError(f"{path} must hold numbers; column {column} does not")
+    table = by_date(table, str(path))
+    dates = table.index
     if file.first is not None:
         dates = dates - dates[0] + pd.Timestamp(file.first)
     ends = (0, *file.ends)
