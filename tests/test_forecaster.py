@@ -62,6 +62,15 @@ def test_a_prediction_and_its_quantiles_are_those_of_plain_loops():
     assert forecaster.estimate(3).last_value == expected
 
 
+def test_what_is_repeated_over_a_gap_is_the_newest_value_before_it():
+    values = daily_waves(T)
+    values[END + 5 : END + 40] = np.nan
+    newest = pd.Series(values[:, 0]).ffill().to_numpy()
+    wrong = (values[END + 1 :, 0] - newest[END:-1]) / values[:END].std()
+    expected = np.nanmean(wrong**2), np.nanmean(abs(wrong))
+    assert fitted(values).estimate(1).last_value == pytest.approx(expected)
+
+
 def test_quantiles_leave_out_what_is_missing():
     residual = torch.arange(12.0).reshape(4, 3)
     residual[1:3, 1], residual[:, 2] = torch.nan, torch.nan
@@ -148,6 +157,8 @@ GAP[100:] = np.nan
         (np.zeros((2, 3, 4)), hours(2), {}, r"must be \(time,\) or \(time, columns\), got \(2, 3"),
         (pd.DataFrame({"a": ["x"] * T}), hours(T), {}, "column a must hold real numbers, got"),
         (pd.DataFrame({}, index=hours(T)), None, {}, "the series has no columns"),
+        (pd.DataFrame(daily_waves(T, 2), columns=["a", "a"]), hours(T), {},
+         "columns must have names of their own; 'a' is there twice"),
         (np.where(np.arange(T) == 7, np.inf, 0.0), hours(T), {},
          "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
         (daily_waves(30), hours(30), {}, "a training part of 24 samples holds no window of 31"),
@@ -212,7 +223,8 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
             "horizon 90 does not fit into the train part of the series: of 2",
         ),
         ("load.csv --horizon 3 --probe k --padding 9", "--padding is chosen when a forecaster is"),
-        ("load.csv --horizon 3 --probe k", "there is no forecaster in k"),
+        ("load.csv --horizon 3 --probe k", "--probe needs --predict: the .csv file"),
+        ("load.csv --horizon 3 --probe k --predict x.csv", "there is no forecaster in k"),
         ("gap.csv --horizon 3", "gap.csv: dates must be regular: from 2024-01-03 01:00:00"),
         ("bare.csv --horizon 3", "bare.csv has no column 'date'; it has kW"),
         ("more.csv --horizon 3", "the series has 2 columns; the model has 8 channels"),

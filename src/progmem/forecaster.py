@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
     """Errors on the validation part, values scaled by the training part."""
 
     ridge: Errors
-    last_value: Errors  # of repeating the newest value
+    last_value: Errors  # of repeating the newest value that is observed
 
 
 class Forecaster:
@@ -144,11 +144,14 @@ class Forecaster:
 
     def estimate(self, horizon: int) -> Estimate:
         """How far off predictions of the validation part are; the penalty was chosen on it."""
+        import pandas as pd
+
         known = self._known(horizon)
         if self.data is None:
             raise InputError("a kept forecaster has no series to be tried on; fit it again")
         x, y, places = self._samples("validation", horizon)
-        now = self.target[0, torch.from_numpy(places.time).to(y.device)]  # (n, F)
+        newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()  # past gaps
+        now = torch.as_tensor(newest[places.time], device=y.device)  # (n, F)
         return Estimate(errors(known.ridge.predict(x), y), errors(now.repeat(1, horizon), y))
 
     def _known(self, horizon: int) -> Fitted:

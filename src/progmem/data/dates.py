@@ -45,7 +45,7 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
     try:
         index = pd.DatetimeIndex(pd.to_datetime(dates, format="ISO8601"))
     except (ValueError, TypeError, OverflowError) as error:
-        why = str(error).splitlines()[0]
+        why = str(error).splitlines()[0].removesuffix(" You might want to try:")
         raise InputError(f"dates must be dates such as 2024-05-31 12:00: {why}") from error
     if len(index) != count:
         raise InputError(f"give one date a sample: {count} samples, {len(index)} dates")

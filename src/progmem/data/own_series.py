@@ -40,6 +40,10 @@ def take(series: Any, dates: Any = None) -> Dated:
             raise InputError("give the dates of the series, or a DataFrame that is indexed by them")
         dates = series.index
     index = regular_dates(dates, len(series))
+    columns = tuple(map(str, series.columns))
+    if len(set(columns)) < len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise InputError(f"columns must have names of their own; {twice!r} is there twice")
     kinds = pd.api.types
     for column in series.columns:
         kind = series[column].dtype
@@ -53,4 +57,4 @@ def take(series: Any, dates: Any = None) -> Dated:
         raise InputError(
             f"column {series.columns[place]} is infinite at {index[row]}; mark missing by NaN"
         )
-    return Dated(values, tuple(map(str, series.columns)), index)
+    return Dated(values, columns, index)

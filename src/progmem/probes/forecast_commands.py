@@ -15,7 +15,7 @@ from progmem.errors import InputError
 from progmem.forecaster import Forecaster
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
-from progmem.probes.commands import check_output
+from progmem.probes.commands import check_output, check_result_file
 from progmem.probes.forecast import probe_forecast, samples
 from progmem.probes.sliding import PADDING
 from progmem.probes.untrained import untrained_twin
@@ -39,10 +39,7 @@ def forecast_scores(
     say: Say = print,
 ) -> dict[str, Any]:
     """Probe a model and its untrained twin on a set; the errors go to the json file ``out``."""
-    if out.suffix != ".json":
-        raise InputError(f"-o must name the .json file to write, got {out}")
-    if out.parent.exists():
-        check_output(out)
+    check_result_file(out)
     began = time.perf_counter()
     data = forecast_set(name, data_dir)
     for part in data.bounds:
@@ -97,6 +94,8 @@ def forecast_series(
     """
     if kept is not None and padding is not None:
         raise InputError("--padding is chosen when a forecaster is fitted; a kept one has its own")
+    if kept is not None and out is None:
+        raise InputError("--probe needs --predict: the .csv file for the samples to come")
     if out is not None:
         if out.suffix != ".csv":
             raise InputError(f"--predict must name the .csv file to write, got {out}")
