@@ -289,6 +289,8 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     own = ["finetune", "x.npy", "--y", "y.npy", "--from", str(pretrained), "--only-head"]
     small = ["train.epochs=2", "train.device=cpu"]
     assert main([*own, "-o", "own", *small]) == 0
+    noted = json.loads((files / "own/result.json").read_text())["pretraining"]
+    assert noted["settings"]["train"]["seed"] == 0 and "source" in noted
     printed = capsys.readouterr().out
     assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
     assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
@@ -310,9 +312,11 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("x.npy --y y.npy --split validation", "split is for data sets by name"),
         ("x.npy --y gone.npy", "there is no file gone.npy"),
         ("gone.npy --y y.npy", "there is no gone.npy"),
+        ("Waffer", "there is no file or folder Waffer; unknown data set 'Waffer'; did you mean"),
         ("HAR --y y.npy", "--y is for own series; HAR has labels of its own"),
         ("Electricity", "Electricity has no labels; those that have"),
         ("inf.npy --y y.npy", "channel 1 is inf; mark missing values by NaN"),
+        ("inf.npy --y y.npy finetune.validation=0.9", "inf.0, sample 3, channel 1 is inf"),
         ("short.npy --y y.npy --from RUN", "series 0 needs at least"),
         ("wide.npy --y y.npy --from RUN", "model has 2 channels, got 3"),
         ("x.npy --y y.npy --from nowhere", "--from must name the folder of a finished run"),
@@ -371,6 +375,22 @@ def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pre
         finetune(made(), start, config(*shape), say=None)
 
 
+def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_path):
+    data = made()
+    data.test[3][5, 1] = np.inf
+    with pytest.raises(InputError, match="test series 3, sample 5, channel 1 is inf"):
+        finetune(data, tmp_path / "run", config(), say=None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
+    with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'loss'"):
+        finetune(made()._replace(noted={}), pretrained, config(), say=None)
+    finetune(made()._replace(noted={}), tmp_path / "tuned", config(), say=None)
+    with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'finetune'"):
+        pretrain(made().recordings, tmp_path / "tuned", read_config(None, SHAPE), say=None)
+
+
 def test_a_label_that_is_alone_in_its_class_is_refused_where_it_would_be_held_out():
     data = made()
     alone = np.where(np.arange(40) == 0, 0, 1)
@@ -385,6 +405,17 @@ def made_result(accuracy, *, seed=0, label_seed=0, start="scratch", name="HAR", 
     row["scores"] = {"accuracy": accuracy, "macro_f1": accuracy - 0.1, "weighted_f1": accuracy}
     settings = {"train": {"seed": seed}, "finetune": {"label_seed": label_seed}}
     return {"config": settings, "pretraining": None, "rows": [row]}
+
+
+def test_runs_that_began_with_other_data_are_not_averaged():
+    def begun_with(name, seed):
+        settings = {"train": {"seed": seed}}
+        result = made_result(0.5, start="pretrained")
+        return result | {"pretraining": {"settings": settings, "source": {"name": name}}}
+
+    results = [begun_with("FordA", 0), begun_with("FordA", 1), begun_with("FordB", 0)]
+    lines = finetune_table(results).splitlines()[2:]
+    assert [line.split(" | ")[6] for line in lines] == ["2", "1"]
 
 
 def test_the_table_averages_seeds_and_sets_the_paper_beside_what_it_measured():

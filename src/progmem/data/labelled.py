@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from progmem.data.recordings import Recording, read_recordings
-from progmem.data.registry import FILES, load_labelled
+from progmem.data.registry import FILES, check_name, load_labelled
 from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
 from progmem.probes.classify import check_labels
@@ -37,6 +37,11 @@ class Labelled(NamedTuple):
             {"name": data.name, "split": data.split},
         )  # fmt: skip
 
+    def everything(self) -> list[Recording]:
+        """Training series, then test series."""
+        tests = (Recording(f"test series {i}", values) for i, values in enumerate(self.test))
+        return [*self.recordings, *tests]
+
 
 class Parts(NamedTuple):
     """Which of the training series are for what."""
@@ -55,6 +60,11 @@ def open_labelled(
             raise InputError(f"--y is for own series; {source} has labels of its own")
         return Labelled.of_set(load_labelled(str(source), data_dir, split=split))
     path = Path(source)
+    if not path.exists() and not path.suffix:
+        try:
+            check_name(str(source), data_dir)
+        except InputError as error:
+            raise InputError(f"there is no file or folder {path}; {error}") from error
     recordings = read_recordings(path)
     if y is None:
         raise InputError(f"{path} has no labels; give them with --y, or a data set's name")

@@ -3,7 +3,7 @@
 Shapes: B rows, L samples, C channels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,27 +62,15 @@ class Rows:
     def set_statistics(self, stats: ChannelStats) -> None:
         """Mean and standard deviation of each channel over all recordings, float64."""
         count, total, square = (np.zeros(self.channels) for _ in range(3))
-        for values in self._pieces():
+        for values in pieces(self.recordings):
             count += np.isfinite(values).sum(0)
             total += np.nansum(values, 0)
         mean = total / np.maximum(count, 1)
-        for values in self._pieces():
+        for values in pieces(self.recordings):
             square += np.nansum((values - mean) ** 2, 0)
         scale = np.sqrt(square / np.maximum(count, 1))
         stats.mean.copy_(torch.from_numpy(mean))
         stats.scale.copy_(torch.from_numpy(np.where(scale > 0, scale, 1.0)))
-
-    def _pieces(self, size: int = 2**20) -> Iterator[np.ndarray]:
-        for name, values, *_ in self.recordings:
-            for start in range(0, len(values), size):
-                piece = np.asarray(values[start : start + size], dtype=np.float64)
-                if np.isinf(piece).any():
-                    sample, channel = np.argwhere(np.isinf(piece))[0]
-                    raise InputError(
-                        f"{name}, sample {start + sample}, channel {channel} is "
-                        f"{piece[sample, channel]:g}; mark missing values by NaN"
-                    )
-                yield piece
 
     def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
         """The rows, padded to the longest, normalised as the model does."""
@@ -100,6 +88,26 @@ class Rows:
         values = series.cut(everyone, 0, max(series.lengths))
         x, observed = clean(values, moments, like, rows=rows.tolist(), start=0)
         return Batch(x, observed, self.length[rows].to(like.device))
+
+
+def pieces(recordings: Iterable[Recording], size: int = 2**20) -> Iterator[np.ndarray]:
+    """All samples in order, float64, some at a time; one that is infinite is refused by name."""
+    for name, values, *_ in recordings:
+        for start in range(0, len(values), size):
+            piece = np.asarray(values[start : start + size], dtype=np.float64)
+            if np.isinf(piece).any():
+                sample, channel = np.argwhere(np.isinf(piece))[0]
+                raise InputError(
+                    f"{name}, sample {start + sample}, channel {channel} is "
+                    f"{piece[sample, channel]:g}; mark missing values by NaN"
+                )
+            yield piece
+
+
+def check_finite(recordings: Iterable[Recording]) -> None:
+    """Refuse recordings with infinite values."""
+    for _ in pieces(recordings):
+        pass
 
 
 def _has_nan(values: np.ndarray, size: int = 2**20) -> bool:

@@ -35,8 +35,8 @@ def _settings(result: Result) -> str:
     kept = json.loads(json.dumps([result["config"], result["pretraining"], result["rows"][0]]))
     config, pretraining, row = kept
     config["train"].pop("seed"), config["finetune"].pop("label_seed")
-    if pretraining:
-        pretraining["train"].pop("seed")
+    if pretraining and pretraining["settings"]:  # none: not a run's model
+        pretraining["settings"]["train"].pop("seed")
     row.pop("scores", None)
     return json.dumps(kept, sort_keys=True)
 

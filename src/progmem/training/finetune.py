@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
-from progmem.data.rows import Rows
+from progmem.data.rows import Rows, check_finite
 from progmem.errors import ConfigError
 from progmem.finetune_settings import FinetuneConfig, finetune_config
 from progmem.model import saving
@@ -72,7 +72,8 @@ def finetune(
         for rows in (parts.known, parts.learnt)
     )
     stats = ChannelStats(known.channels)
-    known.set_statistics(stats)  # also refuses what is not finite, before anything is written
+    known.set_statistics(stats)
+    check_finite(data.everything())  # what is only scored too: before anything is trained
     encoder = _first_encoder(cfg, known, stats, pretrained, data.noted)
     Series([r.values for r in data.recordings], None, encoder.cfg)
     if len(data.test):
@@ -90,7 +91,7 @@ def finetune(
         row = _score(classifier, data, parts, cfg, pretrained is not None)
         found = {
             "config": config,
-            "pretraining": None if pretrained is None else run_folder.read_settings(pretrained),
+            "pretraining": None if pretrained is None else _pretraining(pretrained),
             "seeds": [cfg.run.train.seed],
             "label_seeds": [options.label_seed],
             **record.environment(fabric.device.type),
@@ -136,6 +137,11 @@ def _first_encoder(
                 f"{value}; leave it out, or train from scratch without --from"
             )
     return model
+
+
+def _pretraining(run: Path) -> dict[str, Any]:
+    """The settings of a run, and what it was trained on: one set's is not another's."""
+    return {"settings": run_folder.read_settings(run), "source": run_folder.read_source(run)}
 
 
 def _train(

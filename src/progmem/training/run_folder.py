@@ -48,7 +48,14 @@ def settle_config(
     path = folder / "config.yaml"
     if path.exists():
         kept = yaml.safe_load(path.read_text())
-        before = {**whole(kept).to_dict(), "model": ModelConfig.from_dict(kept["model"]).to_dict()}
+        try:
+            settings = whole(kept)
+        except ConfigError as error:  # of pretrain in a folder of finetune, or the other way round
+            raise ConfigError(
+                f"{folder} is not a run of this kind: in its config.yaml is an {error}. "
+                "Give another folder with -o"
+            ) from error
+        before = {**settings.to_dict(), "model": ModelConfig.from_dict(kept["model"]).to_dict()}
         changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
         missing = _flat(before).keys() - _flat(config).keys()
         epochs = changed.pop("train.epochs", None)
