@@ -100,6 +100,14 @@ def test_gaps_are_left_out_of_what_is_learnt_and_predictions_stay_finite():
     assert (found["0"] - whole["0"]).abs().max() < 1
 
 
+def test_masked_values_are_missing():
+    values = daily_waves(T)
+    hidden = np.arange(T) % 7 == 3
+    masked = np.ma.masked_array(np.where(hidden, 1e6, values[:, 0]), hidden)
+    gappy = np.where(hidden, np.nan, values[:, 0])
+    pd.testing.assert_frame_equal(fitted(masked).predict(3), fitted(gappy).predict(3))
+
+
 def test_a_model_without_covariates_sees_the_columns_alone():
     values = daily_waves(T)
     values[70] = np.nan

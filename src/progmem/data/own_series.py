@@ -9,6 +9,7 @@ import numpy as np
 
 from progmem.data.dates import regular_dates
 from progmem.errors import InputError
+from progmem.model.inputs import as_array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ def take(series: Any, dates: Any = None) -> Dated:
     if isinstance(series, pd.Series):
         series = series.to_frame("value" if series.name is None else series.name)
     if not isinstance(series, pd.DataFrame):
-        array = np.asarray(series)
+        array = np.asarray(as_array(series, "a series"))
         if array.ndim not in (1, 2):
             raise InputError(f"a series must be (time,) or (time, columns), got {array.shape}")
         array = array[:, None] if array.ndim == 1 else array
