@@ -104,7 +104,7 @@ def _read_csv(path: Path) -> np.ndarray:
         raise InputError(f"{path} has no rows below its header")
     dates = None
     if "date" in table.columns:
-        table = by_date(table, str(path))
+        table = by_date(table.dropna(how="all"), str(path))  # a blank line has no date
         dates = table.index
     bad = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
     if bad:
