@@ -74,19 +74,21 @@ def without_line(text, number):
         ({"E.csv": ett_csv().replace(",OT", "").replace(".5\n", "\n")}, "E.csv .* it has no OT"),
         ({"E.csv": ett_csv().replace("LULL,OT", "OT,LULL")}, "; it has date, .*, OT, LULL"),
         ({"E.csv": without_line(ett_csv(), 9)},
-         "E.csv must have a row every 60 minutes, but 2016-07-01 07:00:00 is followed by .* 09:00"),
-        ({"E.csv": ett_csv().replace("2016-07-01 05:00:00", "")}, "and a date in each"),
-        ({"E.csv": ett_csv().replace("2016-07-01 05:00:00", "noon")}, "E.csv must have dates such"),
+         "E.csv: dates must be regular: from 2016-07-01 07:00:00 to 2016-07-01 09:00:00"),
+        ({"E.csv": ett_csv().replace("2016-07-01 05:00:00", "")}, "the date of row 5 is missing"),
+        ({"E.csv": ett_csv().replace("2016-07-01 05:00:00", "noon")}, "E.csv: dates must be dates"),
         ({"E.csv": ett_csv().replace(",9.5", ",")}, "a number in every row of column OT"),
         ({"E.csv": ett_csv().replace(",9.5", ",9.5,1")}, "E.csv cannot be read: .* line 11"),
         ({"L.txt": LOADS}, "must reach past 2012-01-01 and hour 8920; its 10 hours end at 2011-01"),
-        ({"L.txt": without_line(LOADS, 9)}, "a row every 15 minutes, but 2011-01-01 02:00:00 is"),
+        ({"L.txt": without_line(LOADS, 9)}, "L.txt: dates must be regular: from 2011-01-01 02:00"),
+        ({"L.txt": "".join(LOADS.splitlines(keepends=True)[::2])},
+         "L.txt: there must be a row every 15min, the step is 0 days 00:30:00"),
         ({"L.txt": LOADS.replace('01:00:00";1,0', '01:00:00";')}, "number in every row of MT_001"),
         ({"L.txt": without_line(MANY_LOADS, 8001)},  # rows are read 8,000 at a time
-         "every 15 minutes, but 2011-03-25 08:00:00 is followed by 2011-03-25 08:30:00"),
-        ({"L.txt": LOADS.replace("2011-01-01 01:00:00", "")}, "and a date in each"),
-        ({"L.txt": LOADS.splitlines()[0] + "\r\n"}, "L.txt has no rows below its header"),
-        ({"L.txt": LOADS + "1;2;3;4;5;6;7\r\n"}, "L.txt cannot be read: .*tokenizing"),
+         "L.txt: dates must be regular: from 2011-03-25 08:00:00 to 2011-03-25 08:30:00"),
+        ({"L.txt": LOADS.replace("2011-01-01 01:00:00", "")}, "the date of row 3 is missing"),
+        ({"L.txt": LOADS.splitlines()[0] + "\r\n"}, "L.txt: there are no rows below"),
+        ({"L.txt": LOADS + "1;2;3;4;5;6;7\r\n"}, "L.txt: .*tokenizing"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_an_archive_is_said(tmp_path, texts, message):
@@ -102,6 +104,9 @@ def test_parts_of_other_channels_or_without_labels_are_refused(tmp_path):
         InputError, match="A must have the same channels in both parts, got 1 and 2"
     ):
         convert(made.zipped(tmp_path / "a.zip", {"A_TRAIN.ts": one, "A_TEST.ts": two}), tmp_path)
+    texts = {"A_TRAIN.ts": one.replace("1", "x"), "A_TEST.ts": one}
+    with pytest.raises(InputError, match=r"b.zip: A_TRAIN.ts cannot be read: could not conv"):
+        convert(made.zipped(tmp_path / "b.zip", texts), tmp_path)
 
 
 def encrypted(content):

@@ -67,9 +67,11 @@ def test_two_dates_show_no_step():
         regular_dates(hours(2), 2)
 
 
-def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path):
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path, end):
     path = tmp_path / "load.csv"
-    path.write_text("kW,date\n1.5,2024-02-29 22:00\n,2024-02-29 23:00\n2,2024-03-01 00:00\n")
+    text = "kW,date\n1.5,2024-02-29 22:00\n,2024-02-29 23:00\n2,2024-03-01 00:00\n"
+    path.write_text(text + end)
     (recording,) = read_recordings(path)
     np.testing.assert_array_equal(recording.values[:, :7], time_covariates(
         ["2024-02-29 22:00", "2024-02-29 23:00", "2024-03-01 00:00"]))  # fmt: skip

@@ -27,11 +27,8 @@ def time_covariates(dates: Any) -> np.ndarray:
     return np.stack([np.asarray(part, dtype=np.float64) for part in parts], axis=1)
 
 
-def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
-    """``dates`` as an index, refused unless there are ``count``, evenly spaced or by calendar.
-
-    By calendar: first days of months, working days and whatever else pandas has a name for.
-    """
+def read_dates(dates: Any) -> "pd.DatetimeIndex":
+    """``dates``, texts or whatever else tells them, as an index."""
     import pandas as pd
 
     kind = getattr(dates, "dtype", None)
@@ -43,10 +40,20 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
     if numbers:  # pandas would take them for nanoseconds
         raise InputError("dates must be dates such as 2024-05-31 12:00, got numbers")
     try:
-        index = pd.DatetimeIndex(pd.to_datetime(dates, format="ISO8601"))
+        return pd.DatetimeIndex(pd.to_datetime(dates, format="ISO8601"))
     except (ValueError, TypeError, OverflowError) as error:
         why = str(error).splitlines()[0].removesuffix(" You might want to try:")
         raise InputError(f"dates must be dates such as 2024-05-31 12:00: {why}") from error
+
+
+def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
+    """``dates`` as an index, refused unless there are ``count``, evenly spaced or by calendar.
+
+    By calendar: first days of months, working days and whatever else pandas has a name for.
+    """
+    import pandas as pd
+
+    index = read_dates(dates)
     if len(index) != count:
         raise InputError(f"give one date a sample: {count} samples, {len(index)} dates")
     if count < 3:

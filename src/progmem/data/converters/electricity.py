@@ -8,11 +8,12 @@ import io
 from typing import Any
 
 from progmem.data.converters.archive import Archive
-from progmem.data.converters.dates import check_steps, read_dates
+from progmem.data.dates import read_dates, regular_dates, step_of
 from progmem.errors import InputError
 
 USED_BY = 8920  # the row of hours: 16:00 on 7 January 2012
 FIRST = "2012-01-01"
+STEP = "15min"
 PIECE = 4 * 2000  # rows read at once; the file begins at 00:15, so hours stay whole
 
 
@@ -50,19 +51,19 @@ def _hours(archive: Archive, member: str) -> Any:
             )  # fmt: skip
             for piece in pieces:
                 if not len(piece):
-                    raise InputError(f"{member} has no rows below its header")
+                    raise InputError("there are no rows below the header")
                 bad = [c for c in piece if not pd.api.types.is_numeric_dtype(piece[c])]
                 bad += [c for c in piece if c not in bad and piece[c].isna().any()]
                 if bad:
-                    raise InputError(f"{member} must have a number in every row of {bad[0]}")
-                ends = read_dates(piece.index, member)
+                    raise InputError(f"there must be a number in every row of {bad[0]}")
+                ends = read_dates(piece.index)
                 dates.append(ends)
                 sums.append(piece.groupby(ends.ceil("h") - pd.Timedelta("1h")).sum())
-        except InputError:
-            raise
-        except ValueError as error:  # ragged rows
-            raise InputError(f"{member} cannot be read: {str(error).splitlines()[0]}") from error
-    check_steps(dates[0].append(dates[1:]), member, "15min")
+            times = regular_dates(dates[0].append(dates[1:]), sum(map(len, dates)))
+            if step_of(times) != pd.Timedelta(STEP):
+                raise InputError(f"there must be a row every {STEP}, the step is {step_of(times)}")
+        except ValueError as error:  # ragged rows too
+            raise InputError(f"{member}: {str(error).splitlines()[0]}") from error
     return pd.concat(sums).groupby(level=0).sum()
 
 

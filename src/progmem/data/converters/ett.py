@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 
 from progmem.data.converters.archive import Archive
-from progmem.data.converters.dates import check_steps, read_dates
+from progmem.data.dates import by_date
 from progmem.errors import InputError
 
 COLUMNS = ("date", "HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT")
@@ -32,7 +32,7 @@ def read(archive: Archive, name: str) -> bytes:
     for column in COLUMNS[1:]:
         if not pd.api.types.is_numeric_dtype(table[column]) or table[column].isna().any():
             raise InputError(f"{member} must have a number in every row of column {column}")
-    check_steps(read_dates(table["date"], member), member)
+    by_date(table, member)  # refuses gaps
     return text
 
 

@@ -74,7 +74,11 @@ def _read_with_aeon(archive: Archive, member: str) -> tuple[list[np.ndarray], li
         file = Path(folder) / PurePosixPath(member).name
         with archive.members[member]() as packed, file.open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked)
-        x, y = as_collection(file)
+        try:
+            x, y = as_collection(file)
+        except InputError as error:  # names the copy, which no one knows
+            why = str(error).replace(str(file), member)
+            raise InputError(f"{archive.path}: {why}") from error
     if y is None:
         raise InputError(f"{member} in {archive.path} has no labels")
     return list(x), [str(label) for label in y]
