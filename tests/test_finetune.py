@@ -299,6 +299,8 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     probe = ["probe", "classify", "wafer/model", "Wafer", *where, "--split", "validation"]
     assert main(probe) == 2
     assert "official split of Wafer" in capsys.readouterr().err
+    assert main(probe[:-2]) == 2
+    assert "wafer/model was trained on labels of Wafer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

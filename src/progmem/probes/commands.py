@@ -43,6 +43,11 @@ def classify_set(
     data = load_labelled(name, data_dir, split=split)
     source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
     check_unseen(model_folder, name, split)
+    if source.get("name") == name and "finetune" in settings:
+        raise InputError(
+            f"{model_folder} was trained on labels of {name}: a probe of few would know them all; "
+            "its own scores are in result.json"
+        )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load(model_folder, device=device)
     rows = []
