@@ -173,7 +173,7 @@ def short():
         (lambda: progmem.PMT(small(window=60, stride=60)), noise(), "do not fit before the final"),
         (lambda: progmem.PMT(small()), noise(4), "5 recordings or more, got 4"),
         (lambda: progmem.PMT(short()), noise(9, 12), "is shorter than 3; series need 15 samples"),
-        (lambda: progmem.PMT(small()), np.ones((9, 200, 1)), "channel 0 does not vary outside"),
+        (lambda: progmem.PMT(small()), np.ones((9, 200, 1)), "got 0; 9 series are flat outside"),
     ],
 )
 def test_what_cannot_be_probed_is_refused(encoder, x, message):
@@ -186,6 +186,17 @@ def test_a_flat_channel_is_refused_by_its_series():
     x[2] = 1.0
     with pytest.raises(InputError, match="series 2, channel 0 does not vary"):
         insert_cues(x, Span(0, 40), channel=np.zeros(3, dtype=int))
+
+
+def test_flat_series_are_left_out_and_counted():
+    """A spike inside a cue's span is all that series 3 has; the others are as without it."""
+    x = noise(20)
+    x[3] = 0.0
+    x[3, 100] = 1.0
+    encoder = Listener(lambda L: slice(0, L))
+    result, others = (probe_cue(encoder, some, seeds=[0]) for some in (x, np.delete(x, 3, axis=0)))
+    assert (result["series"], result["left_out"]) == (19, 1) and others["left_out"] == 0
+    assert result["scores"] == others["scores"]
 
 
 def test_a_model_is_probed_by_one_command(made_sets, tmp_path, monkeypatch, capsys):

@@ -56,17 +56,23 @@ def insert_cues(x: np.ndarray, span: Span, *, channel: np.ndarray) -> np.ndarray
     width = span.end - span.start
     taper = np.sin(np.pi * (np.arange(width) + 0.5) / width) ** 2  # (V,), Hann
     out = np.array(x, dtype=np.float64)
-    rows = np.arange(len(x))
-    outside = np.delete(out, np.s_[span.start : span.end], axis=1)[rows, :, channel]
-    there = ~np.isnan(outside)
-    count = np.maximum(there.sum(1, keepdims=True), 1)
-    mean = np.where(there, outside, 0).sum(1, keepdims=True) / count
-    spread = np.sqrt(np.where(there, (outside - mean) ** 2, 0).sum(1, keepdims=True) / count)
+    spread = spread_outside(x, span, channel=channel)
     if not spread.all():
-        row = int(np.flatnonzero(spread[:, 0] == 0)[0])
+        row = int(np.flatnonzero(spread == 0)[0])
         raise InputError(
             f"series {row}, channel {channel[row]} does not vary outside the cue, so a cue of "
             f"{STRENGTH:g} of its standard deviation is nothing; leave the series out"
         )
-    out[rows, span.start : span.end, channel] += STRENGTH * spread * taper
+    out[np.arange(len(x)), span.start : span.end, channel] += STRENGTH * spread[:, None] * taper
     return out
+
+
+def spread_outside(x: np.ndarray, span: Span, *, channel: np.ndarray) -> np.ndarray:
+    """Standard deviation (R,) of each series' channel outside ``span``, 0 where it is flat."""
+    rows = np.arange(len(x))
+    outside = np.delete(x, np.s_[span.start : span.end], axis=1)[rows, :, channel]  # (R, L - V)
+    outside = outside.astype(np.float64)
+    there = ~np.isnan(outside)
+    count = np.maximum(there.sum(1, keepdims=True), 1)
+    mean = np.where(there, outside, 0).sum(1, keepdims=True) / count
+    return np.sqrt((np.where(there, outside - mean, 0) ** 2).sum(1) / count[:, 0])

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
-from progmem.probes.cue import GAPS, insert_cues, place_cues
+from progmem.probes.cue import GAPS, insert_cues, place_cues, spread_outside
 from progmem.probes.pooling import pieces
 
 SEEDS = (0, 1, 2)  # draws of which series has which gap
@@ -48,19 +48,25 @@ def probe_cue(
     "mixed" is the headline: each series has one cued copy, a quarter of them at each gap. "gap g"
     are the same machines on copies of one gap; "without gap g" are machines that saw the other
     gaps only, on that one; "shuffled labels" is what a machine finds where there is nothing.
+    Series whose channel is flat outside a cue have no size for it, and are left out.
 
     Args:
         recordings: what each series was cut from, (R,); series of one recording share a fold.
     """
     R, L, C = x.shape
     groups = np.arange(R) if recordings is None else recordings
-    apart = len(np.unique(groups))
-    if apart < FOLDS:
-        raise InputError(f"cue retention needs series of {FOLDS} recordings or more, got {apart}")
     final = final_window(encoder, x)
     spans = place_cues(L, final)
-    folds = list(GroupKFold(FOLDS).split(groups, groups=groups))
     channel = np.random.default_rng(0).integers(C, size=(R,))
+    varies = np.all([spread_outside(x, s, channel=channel) for s in spans], axis=0)  # (R,)
+    x, groups, channel = x[varies], groups[varies], channel[varies]
+    apart = len(np.unique(groups))
+    if apart < FOLDS:
+        raise InputError(
+            f"cue retention needs series of {FOLDS} recordings or more, got {apart}; "
+            f"{R - len(x)} series are flat outside a cue and left out"
+        )
+    folds = list(GroupKFold(FOLDS).split(groups, groups=groups))
     clean = eos_features(encoder, x)
     cued = np.stack([eos_features(encoder, insert_cues(x, s, channel=channel)) for s in spans])
     scores: dict[str, dict[str, list[float]]] = {}
@@ -69,7 +75,10 @@ def probe_cue(
             for key, value in found._asdict().items():
                 scores.setdefault(name, {}).setdefault(key, []).append(value)
     places = {f"{gap:g}": list(span) for gap, span in zip(GAPS, spans, strict=True)}
-    return {"final_window": final, "cue_spans": places, "cue_seeds": list(seeds), "scores": scores}
+    return {
+        "series": len(x), "left_out": R - len(x), "final_window": final, "cue_spans": places,
+        "cue_seeds": list(seeds), "scores": scores,
+    }  # fmt: skip
 
 
 def eos_features(encoder: Encoder, x: np.ndarray) -> np.ndarray:
