@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import progmem
+from progmem import kernels
 from progmem.model.aggregator import OverlapAggregator
 from progmem.model.attention import attend_plainly
 from progmem.model.geometry import align_copies, count_windows, unfold_windows
@@ -176,3 +177,17 @@ def test_the_scan_by_hand():
     theirs = scan(slots.stepper(layer, slots.ready()), state, seen)
     learnt = [*slots.parameters(), *layer.parameters()]
     assert_twins(tuple(ours), tuple(theirs), [state, seen.k, seen.v, *learnt])
+
+
+def test_where_no_kernel_can_be_made_torch_takes_over_with_a_warning(monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("Failed to find C compiler.\nPlease specify it.")
+
+    kernels.works.cache_clear()
+    assert kernels.works(DEVICE)
+    kernels.works.cache_clear()
+    monkeypatch.setattr(norm, "norm", broken)
+    with pytest.warns(UserWarning, match=r"no kernels can be made here.*find C compiler\.$"):
+        assert not kernels.works(DEVICE)
+    assert not kernels.works(DEVICE)  # said once
+    kernels.works.cache_clear()
