@@ -15,7 +15,7 @@ from progmem.model.rotary import Turn, turned
 
 pytest.importorskip("triton")
 
-from progmem.kernels import biased, few_keys, mix, norm, overlap, turn, windows
+from progmem.kernels import biased, few_keys, mix, norm, overlap_means, overlap_pool, turn, windows
 from progmem.model.tape import scan_by_hand
 
 pytestmark = [  # the interpreter's own
@@ -147,9 +147,11 @@ def test_overlap_aggregator(window, stride, tokens):
     N = count_windows(cfg, tokens)
     exists = lay_out(cfg, valid, counts, N, gaps=False).copies
     rows = drawn(2, N, window, 12)
-    skip, mean = overlap.means(rows, exists, aggregator.taps, stride=stride, dtype=torch.float32)
+    skip, mean = overlap_means.means(
+        rows, exists, aggregator.taps, stride=stride, dtype=torch.float32
+    )
     both = torch.cat([aggregator.key.weight, aggregator.value.weight])
-    ours = overlap.attended(
+    ours = overlap_pool.attended(
         aggregator.query(mean), F.linear(rows, both), skip, exists, aggregator.bias,
         aggregator.value.bias, aggregator.gamma, aggregator.skip_gate,
         stride=stride, eps=aggregator.norm.eps,

@@ -41,12 +41,12 @@ class OverlapAggregator(nn.Module):
         """Merge windows (B, N, W, D) into tokens (B, K, D), whose copies ``exists`` (B, K, O)."""
         if self.overlap == 1 or not kernels.fit(rows):
             return self.of_copies(align_copies(rows, self.cfg, exists.shape[1]), exists)
-        from progmem.kernels import overlap
+        from progmem.kernels import overlap_means, overlap_pool
 
         S, dtype = self.cfg.stride, precision_of(self.value)
-        skip, mean = overlap.means(rows, exists, self.taps, stride=S, dtype=dtype)
+        skip, mean = overlap_means.means(rows, exists, self.taps, stride=S, dtype=dtype)
         both = torch.cat([self.key.weight, self.value.weight])  # one product for keys and values
-        return overlap.attended(
+        return overlap_pool.attended(
             self.query(mean), F.linear(rows.to(dtype), both), skip, exists, self.bias,
             self.value.bias, self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
         )  # fmt: skip

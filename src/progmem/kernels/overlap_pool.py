@@ -1,8 +1,6 @@
-"""The overlap aggregator straight from the windows: no (B, K, O, D) is ever laid out.
+"""The overlap aggregator, second half: attention over a token's copies, mixed with their mean.
 
-Copy r of token t is row t % S + rS of window t // S - r. Two kernels, with the query's two linear
-maps between them: the first makes the mean of a token's copies and of their taps, the second
-attends over the copies, normalises and mixes with the mean.
+Between the halves are the query's two linear maps. No (B, K, O, D) is ever laid out.
 
 Twin: `progmem.model.aggregator.OverlapAggregator.of_copies` on `align_copies`.
 
@@ -18,19 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TOKENS = 2  # of a program at a time
-PROGRAMS = 528  # of a backward pass, each with its own sums for the weights
-
-
-def means(
-    rows: Tensor, exists: Tensor, taps: Tensor, *, stride: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Mean of the copies, and in ``dtype`` the mean of their convolution with ``taps``: (B, K, D).
-
-    ``rows`` is (B, N, W, D); ``exists`` (B, K, O) tells the copies that are there.
-    """
-    both: tuple[Tensor, Tensor] = _Means.apply(rows, exists, taps, stride, dtype)
-    return both
+from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, sizes_of
 
 
 def attended(
@@ -60,51 +46,8 @@ def attended(
     return out
 
 
-def _sizes(rows: Tensor, exists: Tensor, stride: int, heads: int) -> dict[str, int]:
-    _, N, W, D = rows.shape
-    K, O = exists.shape[1:]
-    d = D // heads
-    return {
-        "K": K, "N": N, "W": W, "S": stride, "O": O, "H": heads, "d": d,
-        "H_": triton.next_power_of_2(heads), "d_": triton.next_power_of_2(d),
-        "O_": triton.next_power_of_2(O), "TOKENS": TOKENS,
-    }  # fmt: skip
-
-
 def _scales(sizes: dict[str, int]) -> tuple[float, float]:
     return sizes["d"] ** -0.5, sizes["O"] ** -0.5
-
-
-class _Means(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, rows: Tensor, exists: Tensor, taps: Tensor, stride: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        rows, exists = rows.contiguous(), exists.contiguous()
-        B, K, _ = exists.shape
-        skip = rows.new_empty(B, K, rows.shape[-1])
-        mixed = torch.empty_like(skip, dtype=dtype)
-        sizes = _sizes(rows, exists, stride, 1)
-        grid = (triton.cdiv(B * K, TOKENS),)
-        _means_forward[grid](rows, exists.view(torch.uint8), taps, skip, mixed, B, **sizes)
-        ctx.stride = stride
-        ctx.save_for_backward(rows, exists, taps)
-        return skip, mixed
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_skip: Tensor, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
-        rows, exists, taps = ctx.saved_tensors
-        B, K, _ = exists.shape
-        sizes = _sizes(rows, exists, ctx.stride, 1)
-        programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
-        d_rows = torch.zeros_like(rows)  # also of rows that no token has
-        sums = rows.new_empty(programs, *taps.shape, dtype=torch.float32)
-        _means_backward[(programs,)](
-            rows, exists.view(torch.uint8), taps, d_skip.contiguous(), d_mixed.contiguous(),
-            d_rows, sums, B, **sizes,
-        )  # fmt: skip
-        return d_rows, None, sums.sum(0).to(taps.dtype), None, None
 
 
 class _Attended(torch.autograd.Function):
@@ -124,7 +67,7 @@ class _Attended(torch.autograd.Function):
     ) -> Tensor:
         query, rows, skip, exists = (t.contiguous() for t in (query, rows, skip, exists))
         out = torch.empty_like(query, dtype=torch.promote_types(skip.dtype, gamma.dtype))
-        sizes = _sizes(rows[..., : len(gamma)], exists, stride, len(bias))
+        sizes = sizes_of(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
         _attended_forward[(triton.cdiv(B * K, TOKENS),)](
             query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate, out, B, eps,
@@ -139,7 +82,7 @@ class _Attended(torch.autograd.Function):
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
         query, rows, skip, exists, bias, shift, gamma, skip_gate = ctx.saved_tensors
         stride, eps = ctx.settings
-        sizes = _sizes(rows[..., : len(gamma)], exists, stride, len(bias))
+        sizes = sizes_of(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
         programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
         d_query, d_skip = torch.empty_like(query), torch.empty_like(skip)
@@ -156,109 +99,6 @@ class _Attended(torch.autograd.Function):
             d_query, d_rows, d_skip, None, d_bias.sum(0).to(bias.dtype), d_shift.to(shift.dtype),
             d_gamma.to(gamma.dtype), d_gate.to(skip_gate.dtype), None, None,
         )  # fmt: skip
-
-
-@triton.jit
-def _copy(
-    token, r, b, exists, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
-):  # fmt: skip
-    """Which row of the windows copy r of some tokens is, and whether it is there."""
-    t = token % K
-    w, j = t // S - r, t % S + r * S
-    there = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
-    there = there & (tl.load(exists + token * O + r, mask=there, other=0) != 0)
-    return (b * N + w) * W + j, there
-
-
-@triton.jit
-def _means_forward(
-    rows, exists, taps, skip, mixed, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
-    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
-    TOKENS: tl.constexpr,
-):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
-    c = tl.arange(0, d_)  # one head as wide as all
-    total, before, after, count = _taps_of(rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS)
-    first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
-    middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
-    third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
-    made = first[None] * before + middle[None] * total + third[None] * after
-    place = token[:, None] * d + c[None, :]
-    cell = (token < B * K)[:, None] & (c < d)[None, :]
-    tl.store(skip + place, (total / count[:, None]).to(skip.dtype.element_ty), mask=cell)
-    tl.store(mixed + place, (made / count[:, None]).to(mixed.dtype.element_ty), mask=cell)
-
-
-@triton.jit
-def _taps_of(
-    rows, exists, token, c, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
-    d: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
-):  # fmt: skip
-    """Sums over the copies of some tokens: themselves, those before and after one that exists."""
-    b = token // K
-    total = tl.zeros((TOKENS, d_), tl.float32)
-    before = tl.zeros((TOKENS, d_), tl.float32)
-    after = tl.zeros((TOKENS, d_), tl.float32)
-    last = tl.zeros((TOKENS, d_), tl.float32)
-    was = token < 0
-    count = tl.zeros((TOKENS,), tl.float32)
-    for r in tl.static_range(O):
-        row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
-        where = there[:, None] & (c < d)[None, :]
-        copy = tl.load(rows + row[:, None] * d + c[None, :], mask=where, other=0.0).to(tl.float32)
-        total += copy
-        before += tl.where(there[:, None], last, 0.0)
-        after += tl.where(was[:, None], copy, 0.0)
-        count += there.to(tl.float32)
-        last, was = copy, there
-    return total, before, after, tl.maximum(count, 1.0)
-
-
-@triton.jit
-def _means_backward(
-    rows, exists, taps, d_skip, d_mixed, d_rows, sums, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
-    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
-    TOKENS: tl.constexpr,
-):  # fmt: skip
-    program = tl.program_id(0)
-    c = tl.arange(0, d_)
-    first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
-    middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
-    third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
-    d_first = tl.zeros((TOKENS, d_), tl.float32)
-    d_middle = tl.zeros((TOKENS, d_), tl.float32)
-    d_third = tl.zeros((TOKENS, d_), tl.float32)
-    for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
-        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
-        total, before, after, count = _taps_of(
-            rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS
-        )
-        place = token[:, None] * d + c[None, :]
-        cell = (token < B * K)[:, None] & (c < d)[None, :]
-        pull = tl.load(d_mixed + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
-        plain = tl.load(d_skip + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
-        d_first += pull * before
-        d_middle += pull * total
-        d_third += pull * after
-        plain += pull * middle[None]
-        b = token // K
-        for r in tl.static_range(O):
-            row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
-            _, next_there = _copy(token, r + 1, b, exists, B, K, N, W, S, O)
-            _, last_there = _copy(token, r - 1, b, exists, B, K, N, W, S, O)
-            back = plain + tl.where(next_there[:, None], pull * first[None], 0.0)
-            back += tl.where(last_there[:, None], pull * third[None], 0.0)
-            where = there[:, None] & (c < d)[None, :]
-            at = d_rows + row[:, None] * d + c[None, :]
-            tl.store(at, back.to(d_rows.dtype.element_ty), mask=where)
-    at = sums + program * 3 * d + c
-    tl.store(at, tl.sum(d_first, axis=0), mask=c < d)
-    tl.store(at + d, tl.sum(d_middle, axis=0), mask=c < d)
-    tl.store(at + 2 * d, tl.sum(d_third, axis=0), mask=c < d)
 
 
 @triton.jit
@@ -297,7 +137,7 @@ def _attend(
     total = tl.zeros((TOKENS, H_), tl.float32)
     made = tl.zeros((TOKENS, H_, d_), tl.float32)
     for r in tl.static_range(O):
-        row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
+        row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
         k = _row(rows, row, there, inner, inside, 2 * H * d)
         v = _row(rows + H * d, row, there, inner, inside, 2 * H * d)
         score = _score(q, k, bias, by_width, h, r, there, H, O)
@@ -385,7 +225,7 @@ def _attended_backward(
         total = tl.sum(pull * (made - level[None]), axis=2)  # (TOKENS, H)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
-            row, there = _copy(token, r, b, exists, B, K, N, W, S, O)
+            row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
             k = _row(rows, row, there, inner, inside, 2 * D)
             v = _row(rows + D, row, there, inner, inside, 2 * D)
             score = _score(q, k, bias, by_width, h, r, there, H, O)

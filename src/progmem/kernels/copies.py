@@ -1,0 +1,37 @@
+"""Where the copies of a token lie in the windows, for kernels that never lay them out.
+
+Copy r of token t is row t % S + rS of window t // S - r.
+
+Shapes: B series, K tokens, N windows, W window, S stride, O copies, D width, H heads, d = D / H.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TOKENS = 2  # of a program at a time
+PROGRAMS = 528  # of a backward pass, each with its own sums for the weights
+
+
+def sizes_of(rows: Tensor, exists: Tensor, stride: int, heads: int) -> dict[str, int]:
+    _, N, W, D = rows.shape
+    K, O = exists.shape[1:]
+    d = D // heads
+    return {
+        "K": K, "N": N, "W": W, "S": stride, "O": O, "H": heads, "d": d,
+        "H_": triton.next_power_of_2(heads), "d_": triton.next_power_of_2(d),
+        "O_": triton.next_power_of_2(O), "TOKENS": TOKENS,
+    }  # fmt: skip
+
+
+@triton.jit
+def place_of(
+    token, r, b, exists, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+):  # fmt: skip
+    """Which row of the windows copy r of some tokens is, and whether it is there."""
+    t = token % K
+    w, j = t // S - r, t % S + r * S
+    there = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
+    there = there & (tl.load(exists + token * O + r, mask=there, other=0) != 0)
+    return (b * N + w) * W + j, there

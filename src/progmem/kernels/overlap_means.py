@@ -1,0 +1,150 @@
+"""The overlap aggregator, first half: the mean of a token's copies, and of their taps.
+
+Twin: `progmem.model.aggregator.OverlapAggregator.of_copies` on `align_copies`.
+
+Shapes: B series, K tokens, N windows, W window, S stride, O copies, D width, H heads, d = D / H;
+sizes with _ are rounded up to powers of two.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, sizes_of
+
+
+def means(
+    rows: Tensor, exists: Tensor, taps: Tensor, *, stride: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Mean of the copies, and in ``dtype`` the mean of their convolution with ``taps``: (B, K, D).
+
+    ``rows`` is (B, N, W, D); ``exists`` (B, K, O) tells the copies that are there.
+    """
+    both: tuple[Tensor, Tensor] = _Means.apply(rows, exists, taps, stride, dtype)
+    return both
+
+
+class _Means(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, exists: Tensor, taps: Tensor, stride: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        rows, exists = rows.contiguous(), exists.contiguous()
+        B, K, _ = exists.shape
+        skip = rows.new_empty(B, K, rows.shape[-1])
+        mixed = torch.empty_like(skip, dtype=dtype)
+        sizes = sizes_of(rows, exists, stride, 1)
+        grid = (triton.cdiv(B * K, TOKENS),)
+        _means_forward[grid](rows, exists.view(torch.uint8), taps, skip, mixed, B, **sizes)
+        ctx.stride = stride
+        ctx.save_for_backward(rows, exists, taps)
+        return skip, mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_skip: Tensor, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
+        rows, exists, taps = ctx.saved_tensors
+        B, K, _ = exists.shape
+        sizes = sizes_of(rows, exists, ctx.stride, 1)
+        programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
+        d_rows = torch.zeros_like(rows)  # also of rows that no token has
+        sums = rows.new_empty(programs, *taps.shape, dtype=torch.float32)
+        _means_backward[(programs,)](
+            rows, exists.view(torch.uint8), taps, d_skip.contiguous(), d_mixed.contiguous(),
+            d_rows, sums, B, **sizes,
+        )  # fmt: skip
+        return d_rows, None, sums.sum(0).to(taps.dtype), None, None
+
+
+@triton.jit
+def _means_forward(
+    rows, exists, taps, skip, mixed, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
+    TOKENS: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    c = tl.arange(0, d_)  # one head as wide as all
+    total, before, after, count = _taps_of(rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS)
+    first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
+    middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
+    third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
+    made = first[None] * before + middle[None] * total + third[None] * after
+    place = token[:, None] * d + c[None, :]
+    cell = (token < B * K)[:, None] & (c < d)[None, :]
+    tl.store(skip + place, (total / count[:, None]).to(skip.dtype.element_ty), mask=cell)
+    tl.store(mixed + place, (made / count[:, None]).to(mixed.dtype.element_ty), mask=cell)
+
+
+@triton.jit
+def _taps_of(
+    rows, exists, token, c, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    d: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Sums over the copies of some tokens: themselves, those before and after one that exists."""
+    b = token // K
+    total = tl.zeros((TOKENS, d_), tl.float32)
+    before = tl.zeros((TOKENS, d_), tl.float32)
+    after = tl.zeros((TOKENS, d_), tl.float32)
+    last = tl.zeros((TOKENS, d_), tl.float32)
+    was = token < 0
+    count = tl.zeros((TOKENS,), tl.float32)
+    for r in tl.static_range(O):
+        row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
+        where = there[:, None] & (c < d)[None, :]
+        copy = tl.load(rows + row[:, None] * d + c[None, :], mask=where, other=0.0).to(tl.float32)
+        total += copy
+        before += tl.where(there[:, None], last, 0.0)
+        after += tl.where(was[:, None], copy, 0.0)
+        count += there.to(tl.float32)
+        last, was = copy, there
+    return total, before, after, tl.maximum(count, 1.0)
+
+
+@triton.jit
+def _means_backward(
+    rows, exists, taps, d_skip, d_mixed, d_rows, sums, B,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
+    TOKENS: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    c = tl.arange(0, d_)
+    first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
+    middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
+    third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
+    d_first = tl.zeros((TOKENS, d_), tl.float32)
+    d_middle = tl.zeros((TOKENS, d_), tl.float32)
+    d_third = tl.zeros((TOKENS, d_), tl.float32)
+    for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
+        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
+        total, before, after, count = _taps_of(
+            rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS
+        )
+        place = token[:, None] * d + c[None, :]
+        cell = (token < B * K)[:, None] & (c < d)[None, :]
+        pull = tl.load(d_mixed + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
+        plain = tl.load(d_skip + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
+        d_first += pull * before
+        d_middle += pull * total
+        d_third += pull * after
+        plain += pull * middle[None]
+        b = token // K
+        for r in tl.static_range(O):
+            row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
+            _, next_there = place_of(token, r + 1, b, exists, B, K, N, W, S, O)
+            _, last_there = place_of(token, r - 1, b, exists, B, K, N, W, S, O)
+            back = plain + tl.where(next_there[:, None], pull * first[None], 0.0)
+            back += tl.where(last_there[:, None], pull * third[None], 0.0)
+            where = there[:, None] & (c < d)[None, :]
+            at = d_rows + row[:, None] * d + c[None, :]
+            tl.store(at, back.to(d_rows.dtype.element_ty), mask=where)
+    at = sums + program * 3 * d + c
+    tl.store(at, tl.sum(d_first, axis=0), mask=c < d)
+    tl.store(at + d, tl.sum(d_middle, axis=0), mask=c < d)
+    tl.store(at + 2 * d, tl.sum(d_third, axis=0), mask=c < d)
