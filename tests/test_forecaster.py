@@ -213,7 +213,9 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
     assert lines[1].startswith("2024-01-13 12:00:00,")
     assert main([*command, "--probe", "next.safetensors", "--predict", "again.csv"]) == 0
     again, first = (pd.read_csv(name, index_col="date") for name in ("again.csv", "next.csv"))
-    pd.testing.assert_frame_equal(again, first, rtol=1e-3)  # a ridge makes much of rounding
+    # on a GPU other batches round otherwise, and a ridge makes much of it
+    rtol = 1e-3 if torch.cuda.is_available() else 1e-5
+    pd.testing.assert_frame_equal(again, first, rtol=rtol)
     assert main([*command, "--padding", "30"]) == 0
     assert sorted(p.name for p in own.iterdir() if p.suffix == ".json") == []
 
