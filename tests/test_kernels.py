@@ -9,14 +9,23 @@ from progmem import kernels
 from progmem.model.aggregator import OverlapAggregator
 from progmem.model.attention import attend_plainly
 from progmem.model.geometry import align_copies, count_windows, unfold_windows
-from progmem.model.pma import lay_out
+from progmem.model.pma import Projected, lay_out
 from progmem.model.recurrence import Seen, scan
-from progmem.model.rotary import Turn, turned
+from progmem.model.rotary import Turn, turned, turns
 
 pytest.importorskip("triton")
 
-from progmem.kernels import biased, few_keys, mix, norm, overlap_means, overlap_pool, turn, windows
-from progmem.model.tape import scan_by_hand
+from progmem.kernels import (
+    biased,
+    few_keys,
+    lay,
+    mix,
+    norm,
+    overlap_means,
+    overlap_pool,
+    turn,
+    windows,
+)
 
 pytestmark = [  # the interpreter's own
     pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
@@ -77,10 +86,8 @@ def test_attention_takes_windows_as_views_of_their_tokens():
 
 
 def test_which_attention_is_of_few_keys():
-    q = torch.empty(1, 1, 8, 6, 40)
-    assert few_keys.takes(q, 8) and not few_keys.takes(q, 65)
-    assert not few_keys.takes(torch.empty(1, 1, 8, 17, 40), 8)
-    assert not few_keys.takes(torch.empty(1, 1, 8, 6, 130), 8)
+    assert few_keys.takes(6, 8, 40) and not few_keys.takes(6, 65, 40)
+    assert not few_keys.takes(65, 8, 40) and not few_keys.takes(6, 8, 130)
 
 
 @pytest.mark.parametrize("segmented", [False, True])
@@ -162,23 +169,79 @@ def test_overlap_aggregator(window, stride, tokens):
     assert_twins(ours, theirs, [rows, *aggregator.parameters()])
 
 
-def test_the_scan_by_hand():
+@pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [
+    (2, False, "cover", 1), (2, True, "cover", 1), (1, False, "floor", 1), (2, False, "cover", 0), (1, False, "cover", 1), (2, False, "floor", 1)
+])  # fmt: skip
+def test_a_block_by_hand(slots, gaps, windows, block):
+    cfg = progmem.ModelConfig(
+        channels=1, window=4, stride=3, dim=12, heads=3, blocks=2, slots=slots, windows=windows
+    )
+    model = progmem.PMT(cfg).to(DEVICE)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    layer = model.blocks[block]
+    B, K = 3, 12
+    counts = torch.tensor([12, 6, 9], device=DEVICE)
+    valid = torch.arange(K, device=DEVICE) < counts[:, None]
+    if gaps:
+        valid &= torch.rand(B, K, device=DEVICE) > 0.3
+    N = count_windows(cfg, K)
+    layout = lay_out(cfg, valid, counts, N, gaps=gaps)
+    gated = drawn(B, K, 12)
+    below = drawn(B, N, slots, 12) if block else drawn(1, 1, slots, 12)
+    ours, found = layer.attend_by_hand(layer.slots, gated, below, layout)
+    with kernels.plain_torch():
+        projected = Projected(gated, *layer.layer.project(gated, layer.segment))
+        theirs, expected = layer.attend_windows(projected, below, layout)
+    learnt = [*layer.slots.parameters(), *layer.layer.parameters(), layer.segment]
+    there = layout.in_window if gaps else layout.windows[:, :, None].expand(-1, -1, 4)
+    ours, theirs = (torch.where(there[..., None], x, 0.0) for x in (ours, theirs))
+    assert_twins(
+        (ours, found.memory, found.state), (theirs, expected.memory, expected.state),
+        [gated, below, *learnt],
+    )  # fmt: skip
+
+
+def test_the_scan_by_hand_without_a_gradient(monkeypatch):
     cfg = progmem.ModelConfig(channels=1, window=4, stride=2, dim=12, heads=3, blocks=2, slots=2)
     block = progmem.PMT(cfg).blocks[1].to(DEVICE)
-    for parameter in block.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
     B, N, n, H, D, d = 3, 4, 2, 3, 12, 4
     alive = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 1, 1]], device=DEVICE).bool()
     mask = torch.rand(B, N, 1, 1, 2 * n + 4, device=DEVICE) > 0.3
     mask[..., : 2 * n] = True
     parts = [(B, N, n, D), (B, N, H, n, d), (B, N, H, n + 4, d), (B, N, H, n + 4, d)]
-    seen = Seen(*(drawn(*shape) for shape in parts), mask, alive)
-    state = drawn(B, n, D)
+    seen = Seen(*(torch.randn(*shape, device=DEVICE) for shape in parts), mask, alive)
+    state = torch.randn(B, n, D, device=DEVICE)
     slots, layer = block.slots, block.layer
-    ours = scan_by_hand(slots, layer, state, seen, slots.ready(), torch.float32)
-    theirs = scan(slots.stepper(layer, slots.ready()), state, seen)
-    learnt = [*slots.parameters(), *layer.parameters()]
-    assert_twins(tuple(ours), tuple(theirs), [state, seen.k, seen.v, *learnt])
+    with torch.no_grad():
+        theirs = scan(slots.stepper(layer, slots.ready()), state, seen)
+        monkeypatch.setattr(slots, "by_hand", lambda *_, keys: True)
+        ours = slots.run(layer, state, seen, slots.ready())
+    torch.testing.assert_close(tuple(ours), tuple(theirs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_laying_out_windows(before):
+    B, K, H, d, W, S = 2, 8, 3, 4, 5, 3
+    places = lay.Places(W, S, windows=3, before=before)
+    x, below = drawn(B, K, 3, H, d), drawn(1, 1, 2, 3, H, d)
+    turn = turns(torch.empty(W, d, device=DEVICE))
+    padded = F.pad(x, (0, 0, 0, 0, 0, 0, before, 11 - K - before)) if before else x
+    padded = F.pad(padded, (0, 0, 0, 0, 0, 0, 0, 11 - padded.shape[1]))
+    rows = padded.unfold(1, W, S).movedim(-1, 2)  # (B, N, W, 3, H, d)
+    q, k, v = (t.transpose(2, 3) for t in rows.unbind(3))
+    expected = torch.stack([turned(q, turn), turned(k, turn), v], dim=4).transpose(2, 3)
+    expected = expected.movedim(4, 3)
+    made = lay.lay(x, below, *turn, places)
+    torch.testing.assert_close(made[:, :, 2:], expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(made[:, :, :2], below.expand(B, 3, -1, -1, -1, -1))
+    back = torch.randn_like(made)
+    silent = 2 if before else 0
+    weight = back[:, :, 2:].clone()
+    weight[:, :, :silent, 0] = 0.0
+    found = lay.gather(back, *turn, places, tokens=K, silent=silent)
+    (expected,) = torch.autograd.grad(expected, x, weight)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_where_no_kernel_can_be_made_torch_takes_over_with_a_warning(monkeypatch):

@@ -16,8 +16,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.sums import column_sums
+
 ROWS, COLUMNS = 16, 128  # of a program at a time
-PROGRAMS = 132  # of a backward pass, for each block of columns
+PROGRAMS = 264  # of a backward pass, for each block of columns
 
 
 def gelu(h: Tensor, bias: Tensor) -> Tensor:
@@ -47,7 +49,7 @@ class _Gelu(torch.autograd.Function):
         dh = torch.empty_like(h)
         sums = h.new_empty(min(PROGRAMS, triton.cdiv(R, ROWS)), D, dtype=torch.float32)
         run_gelu_backward(h, bias, back.contiguous(), out=dh, sums=sums)
-        return dh, sums.sum(0).to(bias.dtype)
+        return dh, column_sums(sums).to(bias.dtype)
 
 
 def run_gelu_forward(h: Tensor, bias: Tensor, *, out: Tensor) -> Tensor:
@@ -67,11 +69,6 @@ def run_gelu_backward(
         h, bias, back, out, out if sums is None else sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
         PARAMS=sums is not None,
     )  # fmt: skip
-
-
-def column_sums(x: Tensor) -> Tensor:
-    """Sum of all rows of ``x`` (..., D), float32."""
-    return x.flatten(0, -2).sum(0, dtype=torch.float32)
 
 
 class _Add(torch.autograd.Function):
@@ -100,7 +97,7 @@ class _Add(torch.autograd.Function):
                 back, cast, sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
                 CAST=cast is not back, PARAMS=needs,
             )  # fmt: skip
-        return back.to(x_type), cast, sums.sum(0).to(ctx.bias) if needs else None
+        return back.to(x_type), cast, column_sums(sums).to(ctx.bias) if needs else None
 
 
 @triton.jit

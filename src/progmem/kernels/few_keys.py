@@ -20,15 +20,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MOST_QUERIES, MOST_KEYS, WIDEST = 16, 64, 128  # WIDEST: of a head
-COLUMNS = 16  # packed, unless one window has more
-WARPS = 2
+MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
+FEW_WINDOWS = 4096  # up to here fewer, larger programs are faster
 
 
-def takes(q: Tensor, keys: int) -> bool:
-    """Whether queries (..., H, T, d) over so many keys are few enough."""
-    T, d = q.shape[-2:]
-    return T <= MOST_QUERIES and keys <= MOST_KEYS and d <= WIDEST
+def takes(queries: int, keys: int, width: int) -> bool:
+    """Whether so many queries over so many keys, with heads of ``width``, are few enough."""
+    return queries <= MOST_QUERIES and keys <= MOST_KEYS and width <= WIDEST
 
 
 class Given(NamedTuple):
@@ -89,7 +87,7 @@ def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
     B, N, H, _, d = given.q.shape
     arguments, sizes = _arguments(given)
     grid = (triton.cdiv(B * N, sizes["G"]), H)
-    _few_keys_forward[grid](*arguments, out, lse, d**-0.5, B * N, N, **sizes, num_warps=WARPS)
+    _few_keys_forward[grid](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
 
 
 def run_backward(
@@ -101,11 +99,13 @@ def run_backward(
     made: list[Tensor],
     keys: bool,
     more: tuple[Tensor, Tensor] | None = None,
+    onto: int | None = None,
 ) -> None:
     """Write the gradients of q, first keys, first values and, if ``keys``, keys and values.
 
     ``back`` and each of ``made`` are (B, N, rows, H, d), the heads of ``made`` dense. With one
-    window ``more`` (B, 1, F, H, d) is added to the gradients of the first keys and values.
+    window ``more`` (B, 1, F, H, d) is added to the gradients of the first keys and values. From
+    number ``onto`` on, the gradients of keys and values are added to what is there.
     """
     B, N, H, _, d = given.q.shape
     if back.stride(-1) != 1:
@@ -120,7 +120,8 @@ def run_backward(
     ]
     _few_keys_backward[(triton.cdiv(B * N, sizes["G"]), H)](
         *arguments, out, lse, d**-0.5, back, *pulls,
-        *places, *extra, B * N, N, **sizes, KEYS=keys, MORE=more is not None, num_warps=WARPS,
+        *places, *extra, B * N, N, **sizes, KEYS=keys, MORE=more is not None,
+        ONTO=given.k.shape[3] if onto is None else onto,
     )  # fmt: skip
 
 
@@ -139,11 +140,13 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
         arguments += [t, *(step // align for step in t.stride()[:4])]
     arguments += [q, 0, 0, 0, 0] if mask is None else [mask.view(torch.uint8), *mask.stride()]
     F, J = first_k.shape[3], k.shape[3]
-    G = max(1, COLUMNS // (F + J))
+    few = q.shape[0] * q.shape[1] <= FEW_WINDOWS
+    G = max(1, (32 if few else 16) // (F + J))
+    R_, C_ = _power(G * T), _power(G * (F + J))
     sizes = {
         "T": T, "F": F, "J": J, "H": H, "d": d, "d_": _power(d), "ALIGN": align,
-        "G": G, "R_": _power(G * T), "C_": _power(G * (F + J)),
-        "MASKED": mask is not None, "CAUSAL": causal,
+        "G": G, "R_": R_, "C_": C_, "MASKED": mask is not None, "CAUSAL": causal,
+        "num_warps": 4 if few or R_ * C_ > 1024 else 1,
     }  # fmt: skip
     return arguments, sizes
 
@@ -244,6 +247,7 @@ def _few_keys_backward(
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
     d_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr, ALIGN: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MORE: tl.constexpr,
+    ONTO: tl.constexpr,
 ):  # fmt: skip
     h, e = tl.program_id(1), tl.arange(0, d_)
     kind = q.dtype.element_ty
@@ -280,8 +284,13 @@ def _few_keys_backward(
     if KEYS:
         where = inside & (j >= F)[:, None]
         to = _at(dk, c_window * dkw + (j - F) * dkt, h * (d // ALIGN), e, ALIGN)
+        if ONTO < J:
+            there = where & (j >= F + ONTO)[:, None]
+            dkey += tl.load(to, mask=there, other=0.0).to(tl.float32)
         tl.store(to, dkey.to(kind), mask=where)
         to = _at(dv, c_window * dvw + (j - F) * dvt, h * (d // ALIGN), e, ALIGN)
+        if ONTO < J:
+            dvalue += tl.load(to, mask=there, other=0.0).to(tl.float32)
         tl.store(to, dvalue.to(kind), mask=where)
     if F > 0:
         where = inside & (j < F)[:, None]

@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.sums import column_sums
+
 ROWS, COLUMNS = 16, 64  # of a program at a time
 PROGRAMS = 264  # of a backward pass, for each block of columns
 
@@ -48,8 +50,8 @@ class _Mixed(torch.autograd.Function):
             z, c, a, b, back.contiguous(), dz, da, db, sums, R, D, *_rows(c, b),
             ROWS=ROWS, COLUMNS=COLUMNS,
         )  # fmt: skip
-        dc = sums.sum(0)[None] if len(c) == 1 else _repeats(dz, c).sum(0, dtype=torch.float32)
-        return dz, dc.to(c.dtype), da, _repeats(db, b).sum(0).to(b.dtype) if repeated else db
+        dc = column_sums(sums)[None] if len(c) == 1 else column_sums(_repeats(dz, c))
+        return dz, dc.to(c.dtype), da, column_sums(_repeats(db, b)).to(b.dtype) if repeated else db
 
 
 def _rows(*repeated: Tensor) -> list[int]:

@@ -13,8 +13,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.sums import column_sums
+
 ROWS = 4  # of a program at a time
-PROGRAMS = 264  # of the backward pass, each with its own sums for weight and bias
+PROGRAMS = 528  # of the backward pass, each with its own sums for weight and bias
 
 
 def norm(
@@ -87,7 +89,7 @@ class _Norm(torch.autograd.Function):
         )  # fmt: skip
         dw = db = d_shift = None
         if params:
-            dw, db, d_shift = sums.sum(0)
+            dw, db, d_shift = column_sums(sums)
             dw, db = dw.to(weight.dtype), db.to(bias.dtype)
             d_shift = None if shift is None else d_shift.to(shift.dtype)
         return dx, d_more, d_shift, dw, db, db if ctx.segment else None, None, None
@@ -131,9 +133,9 @@ def weight_gradients(dy: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Te
     N, R, D = dy.shape
     sums = x.new_empty(min(PROGRAMS, N * R), 2, D)
     _norm_sums[(len(sums),)](
-        dy, x, moments, sums, N * R, R, D=D, D_=triton.next_power_of_2(D), ROWS=ROWS, num_warps=8
+        dy, x, moments, sums, N * R, R, D=D, D_=triton.next_power_of_2(D), ROWS=ROWS
     )
-    weight, bias = sums.sum(0)
+    weight, bias = column_sums(sums)
     return weight, bias
 
 
@@ -215,7 +217,6 @@ def _launch_backward(
         total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
         LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
-        num_warps=4 if sums is None else 8,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, sizes_of
+from progmem.kernels.sums import column_sums
 
 
 def means(
@@ -57,7 +58,7 @@ class _Means(torch.autograd.Function):
             rows, exists.view(torch.uint8), taps, d_skip.contiguous(), d_mixed.contiguous(),
             d_rows, sums, B, **sizes,
         )  # fmt: skip
-        return d_rows, None, sums.sum(0).to(taps.dtype), None, None
+        return d_rows, None, column_sums(sums).to(taps.dtype), None, None
 
 
 @triton.jit

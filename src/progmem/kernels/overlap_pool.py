@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, sizes_of
+from progmem.kernels.sums import column_sums
 
 
 def attended(
@@ -94,10 +95,11 @@ class _Attended(torch.autograd.Function):
             back.contiguous(), d_query, d_rows, d_skip, sums, d_bias, B, eps,
             *_scales(sizes), **sizes,
         )  # fmt: skip
-        d_gamma, d_gate, d_shift = sums.sum(0)
+        d_gamma, d_gate, d_shift = column_sums(sums)
         return (
-            d_query, d_rows, d_skip, None, d_bias.sum(0).to(bias.dtype), d_shift.to(shift.dtype),
-            d_gamma.to(gamma.dtype), d_gate.to(skip_gate.dtype), None, None,
+            d_query, d_rows, d_skip, None, column_sums(d_bias).to(bias.dtype),
+            d_shift.to(shift.dtype), d_gamma.to(gamma.dtype), d_gate.to(skip_gate.dtype),
+            None, None,
         )  # fmt: skip
 
 

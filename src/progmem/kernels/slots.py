@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.norm import Normed
+from progmem.kernels.sums import column_sums
 
 ROWS = 2  # of a program: a step has few rows, and all processors should have some
 
@@ -71,7 +72,7 @@ def reset_gradient(d_carry: Tensor, z: Tensor, logit: Tensor) -> Tensor:
     """The gradient of the reset rows (n, D) from all steps: sum of (1 - g) dcarry."""
     n, D = logit.shape
     kept = torch.sigmoid(-(z.view(-1, n, D) + logit))  # 1 - g
-    return (kept * d_carry.view(-1, n, D)).sum(0)
+    return column_sums(kept * d_carry.view(-1, n, D))
 
 
 def settle(

@@ -43,7 +43,8 @@ def attend(
     if kernels.fit(q) and q.dim() in (4, 5):
         from progmem.kernels import few_keys
 
-        if few_keys.takes(q, k.shape[-2] + (0 if first is None else first[0].shape[-2])):
+        keys = k.shape[-2] + (0 if first is None else first[0].shape[-2])
+        if few_keys.takes(q.shape[-2], keys, q.shape[-1]):
             return _attend_at_once(q, k, v, mask, first, causal)
     return attend_plainly(q, k, v, mask, first=first, causal=causal)
 
@@ -163,9 +164,13 @@ class AttentionLayer(nn.Module):
 
     def project(self, x: Tensor, segment: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of rows (..., T, D), heads not yet split; ``segment`` (D,) says what they are."""
-        h = self.norm.before(x, dtype=precision_of(self.qkv), segment=segment)
-        q, k, v = self.qkv(h).chunk(3, dim=-1)
+        q, k, v = self.project_at_once(x, segment).chunk(3, dim=-1)
         return q, k, v
+
+    def project_at_once(self, x: Tensor, segment: Tensor | None = None) -> Tensor:
+        """`project` in one tensor, (..., T, 3D)."""
+        made: Tensor = self.qkv(self.norm.before(x, dtype=precision_of(self.qkv), segment=segment))
+        return made
 
     def complete(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rows (..., T, D) after both sub-layers, from attention (..., H, T, d)."""

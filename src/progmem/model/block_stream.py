@@ -123,7 +123,7 @@ class BlockStream:
                 valid=valid, alive=alive,
             )  # fmt: skip
             memory, state.memory = scanned.memory, scanned.state
-            carry = scanned.carry_k, scanned.carry_v
+            carry = scanned.carry
         gaps = _if_any_missing(valid, masked)
         beyond = (count - 1) * cfg.stride + cfg.window - state.copies.shape[1]
         if beyond > 0:  # the last window of a series may reach past its tokens

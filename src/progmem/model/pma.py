@@ -29,6 +29,7 @@ class Layout(NamedTuple):
     windows: Tensor  # (B, N): the window exists for this series
     alive: Tensor  # (B, N): ... and holds a token that is there
     in_window: Tensor  # (B, N, W)
+    seen: Tensor  # (B, N, 2n+W), what the slots of a window see: carry, memory below, tokens
     copies: Tensor  # (B, K, O): this copy of the token comes from a window that exists
     gaps: bool  # False: tokens are missing only after a series' end
 
@@ -66,14 +67,49 @@ class PMABlock(nn.Module):
             below: M_{b-1}, (B, N, n, D); for the first block its reset state (1, 1, n, D). None:
                 no memory.
         """
-        gated = self.project(tokens, signal)
-        rows, scanned = self.attend_windows(gated, below, layout)
+        gated = self.gate(tokens, signal)
+        scanned: Scanned | None
+        if self.slots is not None and below is not None and self.by_hand(self.slots, gated):
+            rows, scanned = self.attend_by_hand(self.slots, gated, below, layout)
+        else:
+            projected = Projected(gated, *self.layer.project(gated, self.segment))
+            rows, scanned = self.attend_windows(projected, below, layout)
         merged = self.aggregator(rows, layout.copies)  # (B, K, D)
-        return self.complete(merged, layout.copies, gated.rows, layout.tokens), scanned
+        return self.complete(merged, layout.copies, gated, layout.tokens), scanned
+
+    def gate(self, tokens: Tensor, signal: Tensor) -> Tensor:
+        return tokens if self.token_gate is None else self.token_gate(tokens, signal)
 
     def project(self, tokens: Tensor, signal: Tensor) -> Projected:
-        rows = tokens if self.token_gate is None else self.token_gate(tokens, signal)
+        rows = self.gate(tokens, signal)
         return Projected(rows, *self.layer.project(rows, self.segment))
+
+    def by_hand(self, slots: MemorySlots, rows: Tensor) -> bool:
+        """Whether kernels can take these windows whole."""
+        return slots.by_hand(self.layer, rows, keys=2 * self.cfg.slots + self.cfg.window)
+
+    def attend_by_hand(
+        self, slots: MemorySlots, gated: Tensor, below: Tensor, layout: Layout
+    ) -> tuple[Tensor, Scanned]:
+        """`attend_windows` by kernels, from gated tokens (B, K, D)."""
+        from progmem.kernels.lay import Places
+        from progmem.model import by_hand, tape
+
+        layer, H = self.layer, self.cfg.heads
+        B, N = layout.windows.shape
+        W = self.cfg.window
+        reset = slots.ready()
+        qkv = layer.project_at_once(gated, self.segment)  # (B, K, 3D)
+        bar = layer.project_at_once(slots.gate(below, reset), slots.segments[1])
+        qkv, bar = (torch.unflatten(t, -1, (3, H, -1)) for t in (qkv, bar))
+        fixed = by_hand.Fixed(
+            Places(W, self.cfg.stride, N), turns(qkv[0, :W, 0, 0]), layout.seen, layout.alive,
+            self.may_see(layout.in_window, W) if layout.gaps else None,
+        )  # fmt: skip
+        weights = tape.weights_of(slots, layer, reset, qkv.dtype)
+        attended, memory = by_hand.attend_by_hand(fixed, slots.start(B), qkv, bar, weights)
+        rows = layer.complete(unfold_windows(gated, self.cfg, N), attended.transpose(2, 3))
+        return rows, Scanned(memory, None, memory[:, -1].clone())
 
     def attend_windows(
         self, gated: Projected, below: Tensor | None, layout: Layout
@@ -88,7 +124,7 @@ class PMABlock(nn.Module):
             scanned = self.slots.scan(
                 self.layer, state, below=below, k=k, v=v, valid=layout.in_window, alive=layout.alive
             )
-            carry = scanned.carry_k, scanned.carry_v
+            carry = scanned.carry
         valid = layout.in_window if layout.gaps else None
         return self.attend_rows(rows, q, k, v, carry, valid), scanned
 
@@ -115,15 +151,22 @@ class PMABlock(nn.Module):
             valid: which tokens are there, (B, N, T); None if none is missing before its row.
         """
         P, T = q.shape[2], k.shape[3]
-        mask = None
-        if valid is not None:  # a missing token still sees itself: no row is ever empty
-            own = torch.ones(P, T, dtype=torch.bool, device=q.device).tril(T - P).triu(T - P)
-            mask = (valid[:, :, None] | own)[:, :, None]  # (B, N, 1, P, T)
-            if carry is not None:
-                mask = F.pad(mask, (carry[0].shape[3], 0), value=True)
+        mask = None if valid is None else self.may_see(valid, P)[:, :, None]
+        if mask is not None and carry is None:
+            mask = mask[..., self.cfg.slots :]
         q = self.as_heads(q)
         attended = attend(q, k, v, mask, first=carry, q_turn=turns(q, T - P), causal=True)
         return self.layer.complete(rows, attended)
+
+    def may_see(self, valid: Tensor, last: int) -> Tensor:
+        """What the ``last`` P tokens of windows may see: slots, and what is ``valid`` (B, N, T).
+
+        (B, N, P, n+T); a missing token still sees itself, so no row is ever empty.
+        """
+        T = valid.shape[2]
+        own = torch.ones(last, T, dtype=torch.bool, device=valid.device).tril(T - last)
+        mask = valid[:, :, None] | own.triu(T - last)
+        return F.pad(mask, (self.cfg.slots, 0), value=True)
 
     def pool(self, copies: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
         """The block's tokens (B, K, D) from their copies (B, K, O, D)."""
@@ -142,4 +185,5 @@ def lay_out(cfg: ModelConfig, valid: Tensor, counts: Tensor, windows: int, *, ga
     in_window = unfold_windows(valid, cfg, windows)  # (B, N, W)
     filled = exists[:, :, None, None].expand(-1, -1, cfg.window, 1)
     copies = align_copies(filled, cfg, valid.shape[1])[..., 0]  # (B, K, O)
-    return Layout(valid, exists, exists & in_window.any(2), in_window, copies, gaps)
+    seen = F.pad(in_window, (2 * cfg.slots, 0), value=True)
+    return Layout(valid, exists, exists & in_window.any(2), in_window, seen, copies, gaps)

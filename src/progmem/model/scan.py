@@ -23,8 +23,7 @@ class Scanned(NamedTuple):
     """The memory after each window, and the keys and values of the carry each window saw."""
 
     memory: Tensor  # (B, N, n, D), M_{w,b}
-    carry_k: Tensor  # (B, N, H, n, d)
-    carry_v: Tensor  # (B, N, H, n, d)
+    carry: tuple[Tensor, Tensor] | None  # (B, N, H, n, d) each; None once tokens have seen them
     state: Tensor  # (B, n, D): the memory after the last window
 
 
@@ -89,26 +88,34 @@ class MemorySlots(nn.Module):
         seen = Seen(bar.expand(B, N, -1, -1), bar_q, k, v, mask, alive)
         memory, carry_k, carry_v = self.run(layer, state, seen, reset)
         last = memory[:, -1].clone()  # a view would keep the memory of all windows alive
-        return Scanned(memory, carry_k, carry_v, last)
+        return Scanned(memory, (carry_k, carry_v), last)
 
     def run(self, layer: AttentionLayer, state: Tensor, seen: Seen, reset: Reset) -> Stepped:
-        """The scan: by hand on a GPU, with an adjoint where there is a gradient, or plainly."""
+        """The scan: with an adjoint where there is a gradient, by hand on a GPU, or plainly."""
         step = self.stepper(layer, reset)
         if drops(layer.drop) or torch.compiler.is_compiling():  # a step cannot be made twice
             return scan(step, state, seen)
         dtype = precision_of(layer.qkv)
-        if kernels.fit(state) and self.gate_carry and self.readout == "carry":
-            from progmem.kernels import few_keys
-
-            if few_keys.takes(seen.bar_q[:, 0], seen.mask.shape[-1]):
-                from progmem.model.tape import scan_by_hand
-
-                return scan_by_hand(self, layer, state, seen, reset, dtype)
         if torch.is_grad_enabled() and (state.requires_grad or seen.k.requires_grad):
             known = Reset(reset.rows.detach(), reset.logit.detach())
             alone = frozen(self, dtype).stepper(frozen(layer, dtype), known)
             return scan_with_adjoint(alone, step, state, seen)
+        if self.by_hand(layer, state, keys=seen.mask.shape[-1]):
+            from progmem.model import tape
+
+            weights = tape.weights_of(self, layer, reset, dtype)
+            alive = seen.alive.T.contiguous()
+            kept = tape.run(weights, state, seen.k, seen.v, seen.mask[:, :, 0, 0], alive)
+            return Stepped(kept.memory(len(state)), *kept.carry_heads(len(state)))
         return scan(step, state, seen)
+
+    def by_hand(self, layer: AttentionLayer, rows: Tensor, *, keys: int) -> bool:
+        """Whether kernels can scan windows whose slots see so many ``keys``."""
+        if not (kernels.fit(rows) and self.gate_carry and self.readout == "carry"):
+            return False
+        from progmem.kernels import few_keys
+
+        return not drops(layer.drop) and few_keys.takes(keys, keys, rows.shape[-1] // self.heads)
 
     def stepper(self, layer: AttentionLayer, reset: Reset) -> Step:
         """The step of the scan; the reset state is the same in all of them."""

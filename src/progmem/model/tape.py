@@ -1,8 +1,4 @@
-"""The scan on a GPU by hand: few kernels a window, no autograd, weight gradients formed once.
-
-Forward keeps what every step made, one buffer over all windows. Backward goes from the last window
-to the first with the state's gradient alone and keeps what every step's products hand back; the
-weights then get their gradients from all windows at once, each by one product.
+"""The scan on a GPU by hand: few kernels a window, and what its steps made kept for backward.
 
 Twin: `MemorySlots.stepper` under `scan`.
 
@@ -10,17 +6,15 @@ Shapes: B series, N windows, n slots, R = B n rows, D width, H heads, d = D / H,
 the carry.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from progmem.kernels import biased, few_keys, norm, slots
 from progmem.kernels.norm import Normed
 from progmem.model.attention import AttentionLayer
 from progmem.model.gates import Reset
-from progmem.model.recurrence import Seen, Stepped
 
 if TYPE_CHECKING:
     from progmem.model.scan import MemorySlots
@@ -50,15 +44,10 @@ class Weights(NamedTuple):
     narrow_b: Tensor
 
 
-def scan_by_hand(
-    memory: "MemorySlots",
-    layer: AttentionLayer,
-    state: Tensor,
-    seen: Seen,
-    reset: Reset,
-    dtype: torch.dtype,
-) -> Stepped:
-    """`scan` of slots whose carry is gated and read out, products in ``dtype``."""
+def weights_of(
+    memory: "MemorySlots", layer: AttentionLayer, reset: Reset, dtype: torch.dtype
+) -> Weights:
+    """What a step learns, its products in ``dtype``."""
     assert memory.gate.mix is not None
     ahead = layer.feed_forward
     left, _ = memory.gate.mix.weight.chunk(2, dim=1)
@@ -66,13 +55,11 @@ def scan_by_hand(
         w.to(dtype).contiguous()
         for w in (left, layer.qkv.weight, layer.out.weight, ahead.widen.weight, ahead.narrow.weight)
     )
-    weights = Weights(
+    return Weights(
         memory.gate.norm.weight, memory.gate.norm.bias, left, reset.rows, reset.logit,
         layer.norm.weight, layer.norm.bias, memory.segments[0], qkv, out, layer.out.bias,
         ahead.norm.weight, ahead.norm.bias, widen, ahead.widen.bias, narrow, ahead.narrow.bias,
     )  # fmt: skip
-    made = _Scan.apply(memory.heads, seen.mask, seen.alive, state, seen.k, seen.v, *weights)  # type: ignore[no-untyped-call]
-    return Stepped(*made)
 
 
 class Kept(NamedTuple):
@@ -94,100 +81,39 @@ class Kept(NamedTuple):
     wide: Tensor  # (N, R, 4D)
     active: Tensor  # (N, R, 4D)
 
+    def memory(self, batch: int) -> Tensor:
+        """The memory after each window, (B, N, n, D)."""
+        N, D = len(self.z), self.z.shape[-1]
+        return self.state[1:].view(N, batch, -1, D).transpose(0, 1).contiguous()
 
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, heads: int, mask: Tensor, alive: Tensor, state: Tensor, k: Tensor, v: Tensor,
-        *learnt: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        weights = Weights(*learnt)
-        B, N = alive.shape
-        n, D = state.shape[1:]
-        kept = _room(N, B * n, D, heads, like=weights.qkv)
-        alive = alive.T.contiguous()  # (N, B)
-        kept.state[0] = state.reshape(-1, D)
-        gate = Normed(weights.gate_w, weights.gate_b, EPS)
-        norm.run_forward(kept.state[0], gate, out=kept.normed[0], moments=kept.moments[0])
-        for w in range(N):
-            y = _step(kept, weights, _given(kept, k, v, mask, heads, w), w)
-            slots.settle(
-                kept.total[w], y, weights.narrow_b, kept.state[w], alive[w], gate=gate,
-                out=kept.state[w + 1], normed=kept.normed[w + 1], moments=kept.moments[w + 1],
-            )  # fmt: skip
-        ctx.heads = heads
-        ctx.save_for_backward(mask, alive, k, v, *learnt, *kept)
-        memory = kept.state[1:].view(N, B, n, D).transpose(0, 1)
-        rows = kept.qkv.view(N, B, n, 3, heads, -1)
-        own_k, own_v = (rows[:, :, :, i].permute(1, 0, 3, 2, 4).contiguous() for i in (1, 2))
-        return memory.contiguous(), own_k, own_v
+    def carry_heads(self, batch: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the carry that each window saw, (B, N, H, n, d), as views."""
+        N, H = len(self.z), self.lse.shape[-1]
+        rows = self.qkv.view(N, batch, -1, 3, H, self.z.shape[-1] // H)
+        k, v = (rows[:, :, :, i].permute(1, 0, 3, 2, 4) for i in (1, 2))
+        return k, v
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_memory: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
-        mask, alive, k, v, *others = ctx.saved_tensors
-        weights, kept = (
-            Weights(*others[: len(Weights._fields)]),
-            Kept(*others[len(Weights._fields) :]),
-        )
-        B, N, n, D = d_memory.shape
-        R, H, wide = B * n, ctx.heads, weights.qkv.dtype
-        gate, project, ahead = (
-            Normed(w, b, EPS)
-            for w, b in (
-                (weights.gate_w, weights.gate_b),
-                (weights.norm_w, weights.norm_b),
-                (weights.ahead_w, weights.ahead_b),
-            )
-        )
-        own = d_memory.transpose(0, 1).reshape(N, R, D).to(torch.float32)
-        dk, dv = (t if t.stride(-1) == 1 else t.contiguous() for t in (dk, dv))
-        d_k, d_v = (t.new_empty(B, N, t.shape[3], H, D // H) for t in (k, v))
-        d_state = own.new_zeros(N + 1, R, D)  # [w + 1]: of the memory after window w
-        d_state[N] = own[N - 1]
-        masked, da, d_carry, d_total = own.new_empty(4, N, R, D).unbind(0)  # float32
-        cast, dz, dh, df, d_more, through = own.new_empty(6, N, R, D, dtype=wide).unbind(0)
-        d_wide = own.new_empty(N, R, 4 * D, dtype=wide)
-        d_qkv = own.new_empty(N, R, 3 * D, dtype=wide)
-        masked[N - 1] = torch.where(
-            alive[N - 1, :, None, None], own[N - 1].view(B, n, D), 0.0
-        ).view(R, D)
-        cast[N - 1] = masked[N - 1]
-        for w in reversed(range(N)):
-            d_active = torch.mm(cast[w], weights.narrow)
-            biased.run_gelu_backward(kept.wide[w], weights.widen_b, d_active, out=d_wide[w])
-            torch.mm(d_wide[w], weights.widen, out=df[w])
-            norm.run_add_backward(
-                df[w], masked[w], kept.total[w], kept.total_moments[w], ahead,
-                out=d_total[w], cast=d_more[w],
-            )  # fmt: skip
-            back = torch.mm(d_more[w], weights.out).view(B, 1, n, H, -1)
-            rows = d_qkv[w].view(B, 1, n, 3, H, -1)
-            few_keys.run_backward(
-                _given(kept, k, v, mask, H, w),
-                out=kept.attended[w].view(B, 1, n, H, -1), lse=kept.lse[w].view(B, 1, n, H),
-                back=back, made=[*rows.unbind(3), d_k[:, w, None], d_v[:, w, None]], keys=True,
-                more=(dk[:, w, None].transpose(2, 3), dv[:, w, None].transpose(2, 3)),
-            )  # fmt: skip
-            torch.mm(d_qkv[w], weights.qkv, out=dh[w])
-            slots.gate_and_norm_backward(
-                dh[w], d_total[w], kept.carry[w], kept.carry_moments[w],
-                kept.z[w], kept.state[w], kept.moments[w], gate=gate, reset=weights.reset,
-                logit=weights.logit, norm=project, dz=dz[w], da=da[w], d_carry=d_carry[w],
-            )  # fmt: skip
-            torch.mm(dz[w], weights.left, out=through[w])
-            before = max(w - 1, 0)
-            slots.settle_backward(
-                da[w], through[w], kept.state[w], kept.moments[w], d_state[w + 1], alive[w],
-                gate=gate, earlier=own[w - 1] if w else d_state[0], earlier_alive=alive[before],
-                out=d_state[w], masked=masked[before] if w else None, cast=cast[before],
-            )  # fmt: skip
-        gradients = _of_weights(
-            weights, kept, masked=masked, cast=cast, d_wide=d_wide, df=df, d_more=d_more,
-            d_total=d_total, d_qkv=d_qkv, dh=dh, dz=dz, da=da.add_(through), d_carry=d_carry,
+
+def run(weights: Weights, state: Tensor, k: Tensor, v: Tensor, mask: Tensor, alive: Tensor) -> Kept:
+    """Carry ``state`` (B, n, D) through N windows.
+
+    Args:
+        k, v: what the slots see beside the carry, (B, N, H, J, d).
+        mask: which keys are there, the carry's first: (B, N, n+J).
+        alive: which windows write, (N, B).
+    """
+    N, H, D = len(alive), k.shape[2], state.shape[-1]
+    kept = _room(N, state.shape[0] * state.shape[1], D, H, like=weights.qkv)
+    kept.state[0] = state.reshape(-1, D)
+    gate = Normed(weights.gate_w, weights.gate_b, EPS)
+    norm.run_forward(kept.state[0], gate, out=kept.normed[0], moments=kept.moments[0])
+    for w in range(N):
+        y = _step(kept, weights, seen_by_slots(kept, k, v, mask, w), w)
+        slots.settle(
+            kept.total[w], y, weights.narrow_b, kept.state[w], alive[w], gate=gate,
+            out=kept.state[w + 1], normed=kept.normed[w + 1], moments=kept.moments[w + 1],
         )  # fmt: skip
-        d_k, d_v = (t.transpose(2, 3) for t in (d_k, d_v))
-        return None, None, None, d_state[0].view(B, n, D), d_k, d_v, *gradients
+    return kept
 
 
 def _room(N: int, R: int, D: int, heads: int, *, like: Tensor) -> Kept:
@@ -206,12 +132,12 @@ def _room(N: int, R: int, D: int, heads: int, *, like: Tensor) -> Kept:
     )  # fmt: skip
 
 
-def _given(kept: Kept, k: Tensor, v: Tensor, mask: Tensor, heads: int, w: int) -> few_keys.Given:
+def seen_by_slots(kept: Kept, k: Tensor, v: Tensor, mask: Tensor, w: int) -> few_keys.Given:
     """What the slots of window ``w`` attend to."""
-    B = k.shape[0]
-    rows = kept.qkv[w].view(B, 1, -1, 3, heads, k.shape[-1])
+    B, _, H, _, d = k.shape
+    rows = kept.qkv[w].view(B, 1, -1, 3, H, d)
     q, own_k, own_v = (rows[:, :, :, i].transpose(2, 3) for i in range(3))  # (B, 1, H, n, d)
-    seen = mask[:, w].expand(-1, -1, q.shape[3], -1)  # (B, 1, n, J)
+    seen = mask[:, w, None, None].expand(-1, -1, q.shape[3], -1)  # (B, 1, n, n+J)
     return few_keys.Given(q, own_k, own_v, k[:, w, None], v[:, w, None], seen)
 
 
@@ -237,33 +163,3 @@ def _step(kept: Kept, weights: Weights, given: few_keys.Given, w: int) -> Tensor
     torch.mm(kept.f[w], weights.widen.T, out=kept.wide[w])
     biased.run_gelu_forward(kept.wide[w], weights.widen_b, out=kept.active[w])
     return torch.mm(kept.active[w], weights.narrow.T)
-
-
-def _of_weights(
-    weights: Weights, kept: Kept, *, masked: Tensor, cast: Tensor, d_wide: Tensor, df: Tensor,
-    d_more: Tensor, d_total: Tensor, d_qkv: Tensor, dh: Tensor, dz: Tensor, da: Tensor,
-    d_carry: Tensor,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of the weights, from what all steps handed back."""
-    N, _, D = da.shape
-    n = len(weights.reset)
-
-    def product(back: Tensor, given: Tensor) -> Tensor:
-        return back.flatten(0, 1).T @ given[:N].flatten(0, 1)
-
-    def of_norm(back: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-        return norm.weight_gradients(back, x[:N], moments[:N])
-
-    gate_w, gate_b = of_norm(da, kept.state, kept.moments)
-    norm_w, norm_b = of_norm(dh, kept.carry, kept.carry_moments)
-    ahead_w, ahead_b = of_norm(df, kept.total, kept.total_moments)
-    reset = slots.reset_gradient(d_carry, kept.z, weights.logit)
-    per_slot = dz.view(-1, n, D)
-    found = Weights(
-        gate_w, gate_b, product(dz, kept.normed), reset, per_slot.sum(0, dtype=torch.float32),
-        norm_w, norm_b, norm_b, product(d_qkv, kept.h),
-        product(d_more, kept.attended), biased.column_sums(d_total), ahead_w, ahead_b,
-        product(d_wide, kept.f), biased.column_sums(d_wide),
-        product(cast, kept.active), biased.column_sums(masked),
-    )  # fmt: skip
-    return tuple(g.to(w.dtype) for g, w in zip(found, weights, strict=True))

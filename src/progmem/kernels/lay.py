@@ -1,0 +1,154 @@
+"""Projections of tokens laid out as windows, turned and ready for attention; and the way back.
+
+A window's rows are those of the memory below, as they are, then its tokens with queries and keys
+turned to their places. What all windows hand back to a token is summed in one pass.
+
+Twin: `progmem.model.geometry.unfold_windows` and `progmem.model.rotary.turned`.
+
+Shapes: B series, K tokens, N windows, n rows of memory, W window, S stride, D width, H heads,
+d = D / H; a projection holds queries, keys and values, (3, H, d).
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS = 4  # of a program
+
+
+class Places(NamedTuple):
+    """Where window rows lie: row j of window w is token wS + j - before."""
+
+    window: int  # W
+    stride: int  # S
+    windows: int  # N
+    before: int = 0  # tokens before the first, which are not there: rows of zeros
+
+
+def lay(x: Tensor, below: Tensor | None, cos: Tensor, sin: Tensor, places: Places) -> Tensor:
+    """Projections ``x`` (B, K, 3, H, d) as windows, (B, N, n+W, 3, H, d).
+
+    ``below`` (B or 1, N or 1, n, 3, H, d) comes first in every window; ``cos`` and ``sin`` are
+    (W, d/2).
+    """
+    B, _, _, H, d = x.shape
+    n = 0 if below is None else below.shape[2]
+    out = x.new_empty(B, places.windows, n + places.window, 3, H, d)
+    x = x.contiguous()
+    first = x if below is None else below.contiguous()
+    steps = [0 if first.shape[axis] == 1 else first.stride(axis) for axis in (0, 1)]
+    R = B * places.windows * (n + places.window)
+    _lay[(triton.cdiv(R, ROWS),)](
+        x, first, *steps, cos, sin, out, R, **_sizes(x, places), n=n, ROWS=ROWS
+    )  # fmt: skip
+    return out
+
+
+def gather(
+    back: Tensor, cos: Tensor, sin: Tensor, places: Places, *, tokens: int, silent: int = 0
+) -> Tensor:
+    """Gradients of ``x`` (B, K, 3, H, d) from those of its windows.
+
+    The first ``silent`` rows of a window are keys only: of their queries nothing is read.
+    """
+    B, _, rows, _, H, d = back.shape
+    out = back.new_empty(B, tokens, 3, H, d)
+    _gather[(triton.cdiv(B * tokens, ROWS),)](
+        back, cos, sin, out, B * tokens, **_sizes(out, places), n=rows - places.window,
+        copies=-(-places.window // places.stride), silent=silent, ROWS=ROWS,
+    )  # fmt: skip
+    return out
+
+
+def _sizes(x: Tensor, places: Places) -> dict[str, int]:
+    _, K, _, H, d = x.shape
+    return {
+        "K": K, "N": places.windows, "W": places.window, "S": places.stride,
+        "before": places.before, "H": H, "half": d // 2,
+        "H_": triton.next_power_of_2(H), "half_": triton.next_power_of_2(d // 2),
+    }  # fmt: skip
+
+
+@triton.jit
+def _lay(
+    x, below, step_b, step_n, cos, sin, out, R,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
+    H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
+    n: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    row, window = r % (n + W), r // (n + W)
+    b, w = window // N, window % N
+    j = row - n
+    t = w * S + j - before
+    D: tl.constexpr = 2 * half * H
+    h, e = tl.arange(0, H_), tl.arange(0, half_)
+    inner = h[:, None] * 2 * half + e[None, :]
+    inside = (h < H)[:, None] & (e < half)[None, :]
+    live = r < R
+    token = (live & (j >= 0) & (t >= 0) & (t < K))[:, None, None] & inside[None]
+    memory = (live & (j < 0))[:, None, None] & inside[None]
+    turns = (live & (j >= 0))[:, None] & (e < half)[None, :]
+    phase = j[:, None] * half + e[None, :]
+    c = tl.load(cos + phase, mask=turns, other=1.0)[:, None, :]
+    s = tl.load(sin + phase, mask=turns, other=0.0)[:, None, :]
+    at = x + (b * K + t)[:, None, None] * 3 * D + inner[None]
+    at_memory = below + (b * step_b + w * step_n + row * 3 * D)[:, None, None] + inner[None]
+    to = out + r[:, None, None] * 3 * D + inner[None]
+    where = live[:, None, None] & inside[None]
+    for part in tl.static_range(3):
+        left = tl.load(at + part * D, mask=token, other=0.0).to(tl.float32)
+        right = tl.load(at + part * D + half, mask=token, other=0.0).to(tl.float32)
+        if n > 0:
+            left += tl.load(at_memory + part * D, mask=memory, other=0.0).to(tl.float32)
+            right += tl.load(at_memory + part * D + half, mask=memory, other=0.0).to(tl.float32)
+        if part < 2:
+            turned = left * c - right * s
+            right = left * s + right * c
+            left = turned
+        tl.store(to + part * D, left.to(out.dtype.element_ty), mask=where)
+        tl.store(to + part * D + half, right.to(out.dtype.element_ty), mask=where)
+
+
+@triton.jit
+def _gather(
+    back, cos, sin, out, R,
+    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
+    H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
+    n: tl.constexpr, copies: tl.constexpr, silent: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    b, t = r // K, r % K + before
+    D: tl.constexpr = 2 * half * H
+    h, e = tl.arange(0, H_), tl.arange(0, half_)
+    inner = h[:, None] * 2 * half + e[None, :]
+    inside = (h < H)[:, None] & (e < half)[None, :]
+    to = out + r[:, None, None] * 3 * D + inner[None]
+    for part in tl.static_range(3):
+        left = tl.zeros((ROWS, H_, half_), tl.float32)
+        right = tl.zeros((ROWS, H_, half_), tl.float32)
+        for copy in tl.static_range(copies):
+            w, j = t // S - copy, t % S + copy * S
+            there = (r < R) & (w >= 0) & (w < N) & (j < W)
+            if part == 0:
+                there = there & (j >= silent)
+            where = there[:, None, None] & inside[None]
+            row = (b * N + w) * (n + W) + n + j
+            at = back + row[:, None, None] * 3 * D + part * D + inner[None]
+            a = tl.load(at, mask=where, other=0.0).to(tl.float32)
+            z = tl.load(at + half, mask=where, other=0.0).to(tl.float32)
+            if part < 2:
+                turns = there[:, None] & (e < half)[None, :]
+                phase = j[:, None] * half + e[None, :]
+                c = tl.load(cos + phase, mask=turns, other=0.0)[:, None, :]
+                s = tl.load(sin + phase, mask=turns, other=0.0)[:, None, :]
+                left += a * c + z * s
+                right += z * c - a * s
+            else:
+                left += a
+                right += z
+        where = (r < R)[:, None, None] & inside[None]
+        tl.store(to + part * D, left.to(out.dtype.element_ty), mask=where)
+        tl.store(to + part * D + half, right.to(out.dtype.element_ty), mask=where)

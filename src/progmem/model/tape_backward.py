@@ -1,0 +1,129 @@
+"""The way back through the scan: weight gradients formed once.
+
+From the last window to the first goes the state's gradient alone; what every step's products hand
+back is kept, and the weights then get their gradients from all windows at once, each by one
+product.
+
+Shapes: B series, N windows, n slots, R = B n rows, D width, H heads, d = D / H, J keys seen beside
+the carry.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from progmem.kernels import biased, few_keys, norm, slots
+from progmem.kernels.norm import Normed
+from progmem.kernels.sums import column_sums
+from progmem.model.tape import EPS, Kept, Weights, seen_by_slots
+
+
+class HandedBack(NamedTuple):
+    """Gradients at each product's ends, (N, R, ...)."""
+
+    masked: Tensor  # of the memory where it was written, float32
+    cast: Tensor  # the same, in the products' type
+    wide: Tensor  # (N, R, 4D)
+    f: Tensor
+    total: Tensor  # float32
+    more: Tensor  # the same, in the products' type
+    qkv: Tensor  # (N, R, 3D)
+    h: Tensor
+    z: Tensor
+    normed: Tensor  # float32, but for what comes through z
+    carry: Tensor  # float32
+    through: Tensor  # what comes through z
+
+
+def run_backward(
+    kept: Kept, weights: Weights, k: Tensor, v: Tensor, mask: Tensor, alive: Tensor,
+    *, d_memory: Tensor, d_carry: tuple[Tensor, Tensor], into: tuple[Tensor, Tensor],
+) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
+    """Gradients of the first state (B, n, D) and of the weights; `tape.run` tells the rest.
+
+    Args:
+        d_memory: of the memory after each window, (B, N, n, D).
+        d_carry: what the windows' tokens hand back to the carry's keys and values,
+            (B, N, n, H, d) each.
+        into: where the gradients of ``k`` and ``v`` go, (B, N, J, H, d) each. Those of the first
+            n rows, the memory below, are written; those of the tokens are added.
+    """
+    B, N, n, D = d_memory.shape
+    R, H = B * n, k.shape[2]
+    gate = Normed(weights.gate_w, weights.gate_b, EPS)
+    project = Normed(weights.norm_w, weights.norm_b, EPS)
+    ahead = Normed(weights.ahead_w, weights.ahead_b, EPS)
+    own = d_memory.transpose(0, 1).to(torch.float32).contiguous().view(N, R, D)
+    d_state = own.new_empty(N + 1, R, D)  # [w + 1]: of the memory after window w
+    d_state[N] = own[N - 1]
+    back = _room(N, R, D, like=weights.qkv)
+    last = torch.where(alive[N - 1, :, None, None], own[N - 1].view(B, n, D), 0.0)
+    back.masked[N - 1] = last.view(R, D)
+    back.cast[N - 1] = back.masked[N - 1]
+    none = own.new_zeros(R, D)
+    for w in reversed(range(N)):
+        d_active = torch.mm(back.cast[w], weights.narrow)
+        biased.run_gelu_backward(kept.wide[w], weights.widen_b, d_active, out=back.wide[w])
+        torch.mm(back.wide[w], weights.widen, out=back.f[w])
+        norm.run_add_backward(
+            back.f[w], back.masked[w], kept.total[w], kept.total_moments[w], ahead,
+            out=back.total[w], cast=back.more[w],
+        )  # fmt: skip
+        rows = back.qkv[w].view(B, 1, n, 3, H, -1)
+        few_keys.run_backward(
+            seen_by_slots(kept, k, v, mask, w),
+            out=kept.attended[w].view(B, 1, n, H, -1), lse=kept.lse[w].view(B, 1, n, H),
+            back=torch.mm(back.more[w], weights.out).view(B, 1, n, H, -1),
+            made=[*rows.unbind(3), *(t[:, w, None] for t in into)], keys=True,
+            more=(d_carry[0][:, w, None], d_carry[1][:, w, None]), onto=n,
+        )  # fmt: skip
+        torch.mm(back.qkv[w], weights.qkv, out=back.h[w])
+        slots.gate_and_norm_backward(
+            back.h[w], back.total[w], kept.carry[w], kept.carry_moments[w],
+            kept.z[w], kept.state[w], kept.moments[w], gate=gate, reset=weights.reset,
+            logit=weights.logit, norm=project, dz=back.z[w], da=back.normed[w],
+            d_carry=back.carry[w],
+        )  # fmt: skip
+        torch.mm(back.z[w], weights.left, out=back.through[w])
+        before = max(w - 1, 0)
+        slots.settle_backward(
+            back.normed[w], back.through[w], kept.state[w], kept.moments[w], d_state[w + 1],
+            alive[w], gate=gate, earlier=own[w - 1] if w else none, earlier_alive=alive[before],
+            out=d_state[w], masked=back.masked[before] if w else None, cast=back.cast[before],
+        )  # fmt: skip
+    return d_state[0].view(B, n, D), _of_weights(weights, kept, back)
+
+
+def _room(N: int, R: int, D: int, *, like: Tensor) -> HandedBack:
+    full = like.new_empty(4, N, R, D, dtype=torch.float32)
+    cast = like.new_empty(6, N, R, D)
+    masked, total, normed, carry = full
+    first, f, more, h, z, through = cast
+    wide, qkv = like.new_empty(N, R, 4 * D), like.new_empty(N, R, 3 * D)
+    return HandedBack(masked, first, wide, f, total, more, qkv, h, z, normed, carry, through)
+
+
+def _of_weights(weights: Weights, kept: Kept, back: HandedBack) -> tuple[Tensor, ...]:
+    """Gradients of the weights, from what all steps handed back."""
+    N, _, D = back.z.shape
+    n = len(weights.reset)
+
+    def product(pull: Tensor, given: Tensor) -> Tensor:
+        return pull.flatten(0, 1).T @ given[:N].flatten(0, 1)
+
+    def of_norm(pull: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
+        return norm.weight_gradients(pull, x[:N], moments[:N])
+
+    gate_w, gate_b = of_norm(back.normed.add_(back.through), kept.state, kept.moments)
+    norm_w, norm_b = of_norm(back.h, kept.carry, kept.carry_moments)
+    ahead_w, ahead_b = of_norm(back.f, kept.total, kept.total_moments)
+    found = Weights(
+        gate_w, gate_b, product(back.z, kept.normed),
+        slots.reset_gradient(back.carry, kept.z, weights.logit), column_sums(back.z.view(-1, n, D)),
+        norm_w, norm_b, norm_b, product(back.qkv, kept.h),
+        product(back.more, kept.attended), column_sums(back.total.flatten(0, 1)), ahead_w, ahead_b,
+        product(back.wide, kept.f), column_sums(back.wide.flatten(0, 1)),
+        product(back.cast, kept.active), column_sums(back.masked.flatten(0, 1)),
+    )  # fmt: skip
+    return tuple(g.to(w.dtype) for g, w in zip(found, weights, strict=True))
