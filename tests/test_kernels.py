@@ -170,7 +170,8 @@ def test_overlap_aggregator(window, stride, tokens):
 
 
 @pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [
-    (2, False, "cover", 1), (2, True, "cover", 1), (1, False, "floor", 1), (2, False, "cover", 0), (1, False, "cover", 1), (2, False, "floor", 1)
+    (2, False, "cover", 1), (2, True, "cover", 1), (2, False, "cover", 0),
+    (1, False, "cover", 1), (1, False, "floor", 1),
 ])  # fmt: skip
 def test_a_block_by_hand(slots, gaps, windows, block):
     cfg = progmem.ModelConfig(
@@ -220,6 +221,18 @@ def test_the_scan_by_hand_without_a_gradient(monkeypatch):
     torch.testing.assert_close(tuple(ours), tuple(theirs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("K", "reach"), [(10, 3), (2, 3), (9, 1)])
+def test_the_encoder_by_hand(K, reach):
+    cfg = progmem.ModelConfig(channels=1, window=reach, stride=1, dim=12, heads=3, blocks=1)
+    encoder = progmem.PMT(cfg).encoder.to(DEVICE)
+    tokens = drawn(3, K, 12)
+    valid = torch.rand(3, K, device=DEVICE) > 0.3
+    ours = encoder.run_by_hand(tokens, valid)
+    with kernels.plain_torch():
+        theirs = encoder(tokens, valid)
+    assert_twins(ours, theirs, [tokens, *encoder.parameters()])
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_laying_out_windows(before):
     B, K, H, d, W, S = 2, 8, 3, 4, 5, 3
@@ -239,7 +252,8 @@ def test_laying_out_windows(before):
     silent = 2 if before else 0
     weight = back[:, :, 2:].clone()
     weight[:, :, :silent, 0] = 0.0
-    found = lay.gather(back, *turn, places, tokens=K, silent=silent)
+    found = torch.empty_like(x)
+    lay.gather(back, *turn, places, out=found, silent=silent)
     (expected,) = torch.autograd.grad(expected, x, weight)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 

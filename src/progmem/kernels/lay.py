@@ -30,36 +30,34 @@ class Places(NamedTuple):
 def lay(x: Tensor, below: Tensor | None, cos: Tensor, sin: Tensor, places: Places) -> Tensor:
     """Projections ``x`` (B, K, 3, H, d) as windows, (B, N, n+W, 3, H, d).
 
-    ``below`` (B or 1, N or 1, n, 3, H, d) comes first in every window; ``cos`` and ``sin`` are
-    (W, d/2).
+    Only the first axis of ``x`` may be strided. ``below`` (B or 1, N or 1, n, 3, H, d) comes first
+    in every window; ``cos`` and ``sin`` are (W, d/2).
     """
     B, _, _, H, d = x.shape
     n = 0 if below is None else below.shape[2]
     out = x.new_empty(B, places.windows, n + places.window, 3, H, d)
-    x = x.contiguous()
     first = x if below is None else below.contiguous()
     steps = [0 if first.shape[axis] == 1 else first.stride(axis) for axis in (0, 1)]
     R = B * places.windows * (n + places.window)
     _lay[(triton.cdiv(R, ROWS),)](
-        x, first, *steps, cos, sin, out, R, **_sizes(x, places), n=n, ROWS=ROWS
+        x, x.stride(0), first, *steps, cos, sin, out, R, **_sizes(x, places), n=n, ROWS=ROWS
     )  # fmt: skip
     return out
 
 
 def gather(
-    back: Tensor, cos: Tensor, sin: Tensor, places: Places, *, tokens: int, silent: int = 0
-) -> Tensor:
-    """Gradients of ``x`` (B, K, 3, H, d) from those of its windows.
+    back: Tensor, cos: Tensor, sin: Tensor, places: Places, *, out: Tensor, silent: int = 0
+) -> None:
+    """Write the gradients of ``x`` (B, K, 3, H, d) from those of its windows.
 
     The first ``silent`` rows of a window are keys only: of their queries nothing is read.
     """
-    B, _, rows, _, H, d = back.shape
-    out = back.new_empty(B, tokens, 3, H, d)
-    _gather[(triton.cdiv(B * tokens, ROWS),)](
-        back, cos, sin, out, B * tokens, **_sizes(out, places), n=rows - places.window,
+    R = out.shape[0] * out.shape[1]
+    _gather[(triton.cdiv(R, ROWS),)](
+        back, cos, sin, out, out.stride(0), R, **_sizes(out, places),
+        n=back.shape[2] - places.window,
         copies=-(-places.window // places.stride), silent=silent, ROWS=ROWS,
     )  # fmt: skip
-    return out
 
 
 def _sizes(x: Tensor, places: Places) -> dict[str, int]:
@@ -73,7 +71,7 @@ def _sizes(x: Tensor, places: Places) -> dict[str, int]:
 
 @triton.jit
 def _lay(
-    x, below, step_b, step_n, cos, sin, out, R,
+    x, step_x, below, step_b, step_n, cos, sin, out, R,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
     n: tl.constexpr, ROWS: tl.constexpr,
@@ -94,7 +92,7 @@ def _lay(
     phase = j[:, None] * half + e[None, :]
     c = tl.load(cos + phase, mask=turns, other=1.0)[:, None, :]
     s = tl.load(sin + phase, mask=turns, other=0.0)[:, None, :]
-    at = x + (b * K + t)[:, None, None] * 3 * D + inner[None]
+    at = x + (b * step_x + t * 3 * D)[:, None, None] + inner[None]
     at_memory = below + (b * step_b + w * step_n + row * 3 * D)[:, None, None] + inner[None]
     to = out + r[:, None, None] * 3 * D + inner[None]
     where = live[:, None, None] & inside[None]
@@ -114,7 +112,7 @@ def _lay(
 
 @triton.jit
 def _gather(
-    back, cos, sin, out, R,
+    back, cos, sin, out, step_out, R,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
     n: tl.constexpr, copies: tl.constexpr, silent: tl.constexpr, ROWS: tl.constexpr,
@@ -125,7 +123,7 @@ def _gather(
     h, e = tl.arange(0, H_), tl.arange(0, half_)
     inner = h[:, None] * 2 * half + e[None, :]
     inside = (h < H)[:, None] & (e < half)[None, :]
-    to = out + r[:, None, None] * 3 * D + inner[None]
+    to = out + (b * step_out + r % K * 3 * D)[:, None, None] + inner[None]
     for part in tl.static_range(3):
         left = tl.zeros((ROWS, H_, half_), tl.float32)
         right = tl.zeros((ROWS, H_, half_), tl.float32)

@@ -51,7 +51,7 @@ class _Windows(torch.autograd.Function):
         B = len(state)
         N, W = places.windows, places.window
         H, d = qkv.shape[-2:]
-        laid = lay.lay(qkv, below, *turn, places)  # (B, N, n+W, 3, H, d)
+        laid = lay.lay(qkv.contiguous(), below, *turn, places)  # (B, N, n+W, 3, H, d)
         _, k, v = _heads(laid)
         alive = alive.T.contiguous()
         kept = tape.run(tape.Weights(*learnt), state, k, v, seen, alive)
@@ -86,7 +86,8 @@ class _Windows(torch.autograd.Function):
         d_below = back[:, :, :n].contiguous()
         if below[:2] == (1, 1):
             d_below = column_sums(d_below.flatten(0, 1)).to(back.dtype)[None, None]
-        d_qkv = lay.gather(back, fixed.turn.cos, fixed.turn.sin, fixed.places, tokens=K)
+        d_qkv = back.new_empty(B, K, 3, H, d)
+        lay.gather(back, fixed.turn.cos, fixed.turn.sin, fixed.places, out=d_qkv)
         return None, d_state, d_qkv, d_below, *gradients
 
 

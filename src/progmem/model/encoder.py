@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem import kernels
 from progmem.config import ModelConfig
-from progmem.model.attention import AttentionLayer, Norm, attend, split_heads
+from progmem.model.attention import AttentionLayer, Norm, attend, drops, split_heads
 from progmem.model.rotary import turns
 
 
@@ -51,12 +52,36 @@ class NeighbourhoodEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, K, D), 0 where not ``valid`` (B, K), and the sequence vector (B, D)."""
+        if self.by_hand(tokens):
+            return self.run_by_hand(tokens, valid)
         cls = self.start(tokens.shape[0])
         for layer in self.attention_layers:
             updated, keys = self.refine(layer, tokens, valid, None)
             cls = self.summarise(layer, cls, keys)
             tokens = updated
         return self.finish(tokens, valid), self.norm(cls).squeeze(1)
+
+    def by_hand(self, tokens: Tensor) -> bool:
+        """Whether kernels can take these tokens (B, K, D) whole."""
+        if not kernels.fit(tokens) or any(drops(layer.drop) for layer in self.attention_layers):
+            return False
+        from progmem.kernels import few_keys
+
+        keys = max(2 * self.reach, 1 + tokens.shape[1])
+        return few_keys.takes(self.reach, keys, tokens.shape[2] // self.heads)
+
+    def run_by_hand(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+        """`forward` by kernels: CLS goes through all layers as a row before the tokens."""
+        from progmem.model.band_by_hand import attend_band, lay_out_band
+
+        rows = torch.cat([self.start(len(tokens)), tokens], dim=1)  # (B, 1+K, D)
+        mask = band_mask(F.pad(valid, (self.reach, 0)), self.reach)
+        band = lay_out_band(valid, mask, width=rows.shape[2] // self.heads)
+        for layer in self.attention_layers:
+            qkv = torch.unflatten(layer.project_at_once(rows), -1, (3, self.heads, -1))
+            rows = layer.complete(rows, attend_band(band, qkv).transpose(1, 2))
+        rows = self.norm(rows)
+        return torch.where(valid[..., None], rows[:, 1:], 0.0), rows[:, 0]
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:
@@ -97,18 +122,24 @@ class NeighbourhoodEncoder(nn.Module):
 def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
     """Query i of (B, T, D) sees keys i .. i+reach of (B, reach+T, D): (B, H, T, d)."""
     B, T, D = q.shape
-    piece = max(1, min(reach, T))  # c
-    pieces = -(-T // piece)
-    short = pieces * piece - T
     k, v, valid = keys
+    mask = band_mask(valid, reach)
+    pieces, piece = mask.shape[1:3]
+    short = pieces * piece - T
     if short:
         q, k, v = (F.pad(t, (0, 0, 0, short)) for t in (q, k, v))
-        valid = F.pad(valid, (0, short))
     k, v = (t.unfold(1, reach + piece, piece).mT for t in (k, v))  # (B, pieces, n+c, D)
-    valid = valid.unfold(1, reach + piece, piece)  # (B, pieces, n+c)
     query, key, value = (split_heads(t, heads) for t in (q.view(B, pieces, piece, D), k, v))
-    band = torch.ones(piece, reach + piece, dtype=torch.bool, device=q.device).tril(reach).triu()
-    own = band.triu(reach)
-    mask = band & valid[:, :, None] | own  # a missing token sees itself
     out = attend(query, key, value, mask[:, :, None], q_turn=turns(query, reach), k_turn=turns(key))
     return out.transpose(1, 2).flatten(2, 3)[:, :, :T]  # (B, H, T, d)
+
+
+def band_mask(valid: Tensor, reach: int) -> Tensor:
+    """Which keys the queries of each piece see, (B, pieces, c, n+c), of ``valid`` (B, reach+T)."""
+    T = valid.shape[1] - reach
+    piece = max(1, min(reach, T))  # c
+    pieces = -(-T // piece)
+    valid = F.pad(valid, (0, pieces * piece - T)).unfold(1, reach + piece, piece)
+    band = torch.ones(piece, reach + piece, dtype=torch.bool, device=valid.device)
+    band = band.tril(reach).triu()
+    return band & valid[:, :, None] | band.triu(reach)  # a missing token sees itself

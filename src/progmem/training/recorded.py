@@ -1,8 +1,9 @@
 """A whole update recorded once as a CUDA graph and replayed: the host launches one thing a step.
 
-Draws and views of a step are made as ever, by the plain code, and copied into the tensors that the
-recorded update reads. What an update tells is copied to the host beside the next one and read one
-step late; a gradient that is not finite is kept from the weights on the device meanwhile.
+Draws and views of a step are made as ever, by the plain code, beside the update before it, and
+copied into the tensors that the recorded update reads. What an update tells is copied to the host
+beside the next one and read one step late; a gradient that is not finite is kept from the weights
+on the device meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,9 +24,15 @@ class RecordedUpdate:
     def __init__(self, plain: Update) -> None:
         self.plain = plain
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.beside.wait_stream(torch.cuda.current_stream())
+        self.taken = torch.cuda.current_stream().record_event()  # the last batch is in its place
 
     def __call__(self, number: int) -> Outcome:
-        made = self.plain.step.make(number)
+        self.beside.wait_event(self.taken)  # or its memory would be used again too early
+        with torch.cuda.stream(self.beside):
+            made = self.plain.step.make(number)
+        torch.cuda.current_stream().wait_stream(self.beside)
         if self.graph is None:
             self._record(made)
         given, kept = list(_tensors(made)), list(_tensors(self.inputs))
@@ -33,6 +40,7 @@ class RecordedUpdate:
             return self.plain(number)
         assert self.graph is not None
         torch._foreach_copy_(kept, given)
+        self.taken.record()
         self.graph.replay()
         values, sequence = _to_host(self.values), _to_host(self.sequence)
         arrived = torch.cuda.current_stream().record_event()
@@ -42,12 +50,11 @@ class RecordedUpdate:
         """Warm up, undo what that did to weights and moments, then record one update."""
         self.inputs = _mapped(torch.clone, made)
         undo = _undo(self.plain.optimizer)
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
+        self.beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.beside):
             for _ in range(WARM_UP):
                 self._update()
-        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.current_stream().wait_stream(self.beside)
         undo()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
