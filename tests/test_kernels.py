@@ -8,6 +8,7 @@ import progmem
 from progmem import kernels
 from progmem.model.aggregator import OverlapAggregator
 from progmem.model.attention import attend_plainly
+from progmem.model.gates import TokenGate
 from progmem.model.geometry import align_copies, count_windows, unfold_windows
 from progmem.model.pma import Projected, lay_out
 from progmem.model.recurrence import Seen, scan
@@ -22,10 +23,10 @@ from progmem.kernels import (
     mix,
     norm,
     overlap_means,
-    overlap_pool,
     turn,
     windows,
 )
+from progmem.model.gate_by_hand import gated
 
 pytestmark = [  # the interpreter's own
     pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
@@ -117,6 +118,25 @@ def test_gelu_and_sum_with_their_bias(rows):
     h, x, bias = drawn(rows, 150), drawn(rows, 150), drawn(150)
     assert_twins(biased.gelu(h, bias), F.gelu(h + bias), [h, bias])
     assert_twins(biased.add(x, h, bias), x + h + bias, [x, h, bias])
+    valid = torch.rand(x.shape[:-1], device=DEVICE) > 0.5
+    theirs = torch.where(valid[..., None], x + h + bias, 0.0)
+    assert_twins(biased.add(x, h, bias, valid), theirs, [x, h, bias])
+
+
+def test_a_linear_map():
+    x, weight, bias = drawn(3, 4, 5), drawn(6, 5), drawn(6)
+    assert_twins(biased.linear(x, weight, bias), F.linear(x, weight, bias), [x, weight, bias])
+
+
+def test_the_cast_of_an_aggregator_hands_its_gradient_back():
+    rows, taps = drawn(2, 3, 4, 8), drawn(3, 8)
+    exists = torch.ones(2, 10, 2, dtype=torch.bool, device=DEVICE)
+    made = overlap_means.means(rows, exists, taps, stride=3, dtype=torch.bfloat16)
+    skip, mixed, cast = made
+    assert cast.dtype == mixed.dtype == torch.bfloat16
+    (apart,) = torch.autograd.grad(skip.sum(), rows, retain_graph=True)
+    (both,) = torch.autograd.grad([skip.sum(), cast.float().sum()], rows)
+    torch.testing.assert_close(both, apart + 1)
 
 
 def test_mixture_of_a_gate():
@@ -127,6 +147,17 @@ def test_mixture_of_a_gate():
     g = torch.sigmoid(z + logit)
     theirs = g * a + (1 - g) * reset
     assert_twins(mix.mixed(z, logit, a, reset), theirs, [z, logit, a, reset])
+
+
+def test_the_token_gate_by_hand():
+    gate = TokenGate(8).to(DEVICE)
+    for parameter in gate.parameters():
+        torch.nn.init.normal_(parameter)
+    a, b = drawn(3, 7, 8), drawn(3, 7, 8)
+    layer = norm.Normed(gate.norm.weight, gate.norm.bias, gate.norm.eps)
+    ours = gated(a, b, layer, gate.mix.weight, gate.mix.bias)
+    with kernels.plain_torch():
+        assert_twins(ours, gate(a, b), [a, b, *gate.parameters()])
 
 
 @pytest.mark.parametrize("window, stride", [(6, 3), (8, 3), (4, 4)])
@@ -154,15 +185,7 @@ def test_overlap_aggregator(window, stride, tokens):
     N = count_windows(cfg, tokens)
     exists = lay_out(cfg, valid, counts, N, gaps=False).copies
     rows = drawn(2, N, window, 12)
-    skip, mean = overlap_means.means(
-        rows, exists, aggregator.taps, stride=stride, dtype=torch.float32
-    )
-    both = torch.cat([aggregator.key.weight, aggregator.value.weight])
-    ours = overlap_pool.attended(
-        aggregator.query(mean), F.linear(rows, both), skip, exists, aggregator.bias,
-        aggregator.value.bias, aggregator.gamma, aggregator.skip_gate,
-        stride=stride, eps=aggregator.norm.eps,
-    )  # fmt: skip
+    ours = aggregator.by_kernels(rows, exists)
     theirs = aggregator.of_copies(align_copies(rows, cfg, tokens), exists)
     some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
     ours, theirs = ours * some, theirs * some

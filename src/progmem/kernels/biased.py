@@ -28,10 +28,30 @@ def gelu(h: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-def add(x: Tensor, more: Tensor, bias: Tensor) -> Tensor:
-    """x + more + bias, in the wider type of ``x`` and ``more`` (..., D)."""
-    out: Tensor = _Add.apply(x, more, bias)
+def add(x: Tensor, more: Tensor, bias: Tensor, valid: Tensor | None = None) -> Tensor:
+    """x + more + bias, in the wider type of ``x`` and ``more`` (..., D); 0 where not ``valid``."""
+    out: Tensor = _Add.apply(x, more, bias, valid)
     return out
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The linear map itself, where nothing follows it; ``x`` and ``weight`` of one type."""
+    out: Tensor = _Linear.apply(x.flatten(0, -2), weight, bias)
+    return out.view(*x.shape[:-1], -1)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.bias = bias.dtype
+        return torch.addmm(bias.to(x.dtype), x, weight.T)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, back: Tensor) -> tuple[Tensor, ...]:
+        x, weight = ctx.saved_tensors
+        return back @ weight, back.T @ x, column_sums(back).to(ctx.bias)
 
 
 class _Gelu(torch.autograd.Function):
@@ -73,31 +93,41 @@ def run_gelu_backward(
 
 class _Add(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, more: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, more: Tensor, bias: Tensor, valid: Tensor | None) -> Tensor:
         x, more = x.contiguous(), more.contiguous()
+        valid = None if valid is None else valid.contiguous().view(torch.uint8)
         out = torch.empty_like(x, dtype=torch.promote_types(x.dtype, more.dtype))
         ctx.types, ctx.bias = (x.dtype, more.dtype), bias.dtype
         R, D = x.numel() // x.shape[-1], x.shape[-1]
         grid = (triton.cdiv(R, ROWS), triton.cdiv(D, COLUMNS))
-        _add_forward[grid](x, more, bias, out, R, D, ROWS=ROWS, COLUMNS=COLUMNS)
+        _add_forward[grid](
+            x, more, bias, x if valid is None else valid, out, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
+            MASKED=valid is not None,
+        )  # fmt: skip
+        ctx.save_for_backward(valid)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+        (valid,) = ctx.saved_tensors
         back = back.contiguous()
         x_type, more_type = ctx.types
         R, D = back.numel() // back.shape[-1], back.shape[-1]
-        cast = torch.empty_like(back, dtype=more_type) if more_type != back.dtype else back
+        dx = back
+        if valid is not None or x_type != back.dtype:
+            dx = torch.empty_like(back, dtype=x_type)
+        cast = torch.empty_like(back, dtype=more_type) if more_type != x_type else dx
         needs = ctx.needs_input_grad[2]
-        if cast is not back or needs:
+        if dx is not back or cast is not back or needs:
             programs = min(PROGRAMS, triton.cdiv(R, ROWS))
             sums = back.new_empty(programs, D, dtype=torch.float32)
             _add_backward[(programs, triton.cdiv(D, COLUMNS))](
-                back, cast, sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
-                CAST=cast is not back, PARAMS=needs,
+                back, back if valid is None else valid, dx, cast, sums, R, D,
+                ROWS=ROWS, COLUMNS=COLUMNS, MASKED=valid is not None,
+                OWN=dx is not back, CAST=cast is not dx, PARAMS=needs,
             )  # fmt: skip
-        return back.to(x_type), cast, column_sums(sums).to(ctx.bias) if needs else None
+        return dx, cast, column_sums(sums).to(ctx.bias) if needs else None, None
 
 
 @triton.jit
@@ -105,6 +135,12 @@ def _tile(start, R, D, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     r = (start + tl.arange(0, ROWS)).to(tl.int64)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     return r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :], c
+
+
+@triton.jit
+def _is_valid(valid, start, R, ROWS: tl.constexpr):
+    r = start + tl.arange(0, ROWS)
+    return (tl.load(valid + r, mask=r < R, other=0) != 0)[:, None]
 
 
 @triton.jit
@@ -138,25 +174,35 @@ def _gelu_backward(
 
 
 @triton.jit
-def _add_forward(x, more, bias, out, R, D, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _add_forward(
+    x, more, bias, valid, out, R, D,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     at, cell, c = _tile(tl.program_id(0) * ROWS, R, D, ROWS, COLUMNS)
     total = tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
     total += tl.load(more + at, mask=cell, other=0.0).to(tl.float32)
     total += tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
+    if MASKED:
+        total = tl.where(_is_valid(valid, tl.program_id(0) * ROWS, R, ROWS), total, 0.0)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=cell)
 
 
 @triton.jit
 def _add_backward(
-    back, cast, sums, R, D,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAST: tl.constexpr, PARAMS: tl.constexpr,
+    back, valid, dx, cast, sums, R, D,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
+    OWN: tl.constexpr, CAST: tl.constexpr, PARAMS: tl.constexpr,
 ):  # fmt: skip
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         at, cell, _ = _tile(start, R, D, ROWS, COLUMNS)
         pull = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
+        if MASKED:
+            pull = tl.where(_is_valid(valid, start, R, ROWS), pull, 0.0)
         total += pull
+        if OWN:
+            tl.store(dx + at, pull.to(dx.dtype.element_ty), mask=cell)
         if CAST:
             tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
     if PARAMS:

@@ -5,6 +5,7 @@ Copy r of token t is row t % S + rS of window t // S - r.
 Shapes: B series, K tokens, N windows, W window, S stride, O copies, D width, H heads, d = D / H.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -24,14 +25,20 @@ def sizes_of(rows: Tensor, exists: Tensor, stride: int, heads: int) -> dict[str,
     }  # fmt: skip
 
 
+def room_for(rows: Tensor, sizes: dict[str, int]) -> Tensor:
+    """Where gradients of ``rows`` go; zeros where some rows have no token to write them."""
+    every = (sizes["N"] - 1) * sizes["S"] + sizes["W"] <= sizes["K"]
+    return torch.empty_like(rows) if every else torch.zeros_like(rows)
+
+
 @triton.jit
 def place_of(
     token, r, b, exists, B,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
 ):  # fmt: skip
-    """Which row of the windows copy r of some tokens is, and whether it is there."""
+    """Which row of the windows copy r of some tokens is, if it is there, if there is such a row."""
     t = token % K
     w, j = t // S - r, t % S + r * S
-    there = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
-    there = there & (tl.load(exists + token * O + r, mask=there, other=0) != 0)
-    return (b * N + w) * W + j, there
+    is_row = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
+    there = is_row & (tl.load(exists + token * O + r, mask=is_row, other=0) != 0)
+    return (b * N + w) * W + j, there, is_row

@@ -220,6 +220,9 @@ def _few_keys_forward(
     keys = _keys(
         fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
     )
+    values = _keys(
+        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
+    )
     score = _scores(
         rows, keys, scale, mask, mb, mn, mt, mj, N,
         r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL,
@@ -228,9 +231,6 @@ def _few_keys_forward(
     most = tl.where(most == float("-inf"), 0.0, most)  # rows that only fill up
     weight = tl.exp(score - most[:, None])
     total = tl.maximum(tl.sum(weight, axis=1), 1e-30)
-    values = _keys(
-        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
-    )
     made = tl.dot((weight / total[:, None]).to(values.dtype), values, input_precision="ieee")
     to = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
     tl.store(to, made.to(out.dtype.element_ty), mask=cell)
@@ -256,23 +256,24 @@ def _few_keys_backward(
     r_b, r_n = r_window // N, r_window % N
     at = _at(q, r_b * qb + r_n * qn + t * qt, h * qh, e, ALIGN)
     rows = tl.load(at, mask=cell, other=0.0)
+    # everything is asked for before anything is waited for
     keys = _keys(
         fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
     )
+    values = _keys(
+        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
+    )
+    pull = tl.load(_at(back, r_b * gb + r_n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0)
+    at = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
+    made = tl.load(at, mask=cell, other=0.0)
+    norm = tl.load(lse + (r_window * T + t) * H + h, mask=r_there, other=0.0)
     score = _scores(
         rows, keys, scale, mask, mb, mn, mt, mj, N,
         r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL,
     )  # fmt: skip
-    norm = tl.load(lse + (r_window * T + t) * H + h, mask=r_there, other=0.0)
     weight = tl.exp(score - norm[:, None])  # (R, C)
-    pull = tl.load(_at(back, r_b * gb + r_n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0)
-    at = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
-    made = tl.load(at, mask=cell, other=0.0)
     total = tl.sum(pull.to(tl.float32) * made.to(tl.float32), axis=1)
     pull = pull.to(kind)
-    values = _keys(
-        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
-    )
     slope = tl.dot(pull, tl.trans(values), input_precision="ieee")
     slope = (weight * (slope - total[:, None]) * scale).to(kind)  # dL/d(q k')
     made = tl.dot(slope, keys, input_precision="ieee")

@@ -29,29 +29,41 @@ class _Mixed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         z, c, a, b = (t.contiguous() for t in (z, c, a, b))
-        out = torch.empty_like(a, dtype=torch.promote_types(a.dtype, b.dtype))
-        R, D = a.numel() // a.shape[-1], a.shape[-1]
-        grid = (triton.cdiv(R, ROWS), triton.cdiv(D, COLUMNS))
-        _mix_forward[grid](z, c, a, b, out, R, D, *_rows(c, b), ROWS=ROWS, COLUMNS=COLUMNS)
         ctx.save_for_backward(z, c, a, b)
-        return out
+        return run_forward(z, c, a, b)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
         z, c, a, b = ctx.saved_tensors
-        R, D = a.numel() // a.shape[-1], a.shape[-1]
+        dz, da, db, sums = run_backward(z, c, a, b, back.contiguous())
         repeated = b.shape != a.shape
-        dz, da = torch.empty_like(z), torch.empty_like(a)
-        db = torch.empty_like(a, dtype=torch.float32 if repeated else b.dtype)
-        programs = min(PROGRAMS, triton.cdiv(R, ROWS))
-        sums = z.new_empty(programs, D, dtype=torch.float32)
-        _mix_backward[(programs, triton.cdiv(D, COLUMNS))](
-            z, c, a, b, back.contiguous(), dz, da, db, sums, R, D, *_rows(c, b),
-            ROWS=ROWS, COLUMNS=COLUMNS,
-        )  # fmt: skip
         dc = column_sums(sums)[None] if len(c) == 1 else column_sums(_repeats(dz, c))
         return dz, dc.to(c.dtype), da, column_sums(_repeats(db, b)).to(b.dtype) if repeated else db
+
+
+def run_forward(z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """`mixed` of dense tensors."""
+    out = torch.empty_like(a, dtype=torch.promote_types(a.dtype, b.dtype))
+    R, D = a.numel() // a.shape[-1], a.shape[-1]
+    grid = (triton.cdiv(R, ROWS), triton.cdiv(D, COLUMNS))
+    _mix_forward[grid](z, c, a, b, out, R, D, *_rows(c, b), ROWS=ROWS, COLUMNS=COLUMNS)
+    return out
+
+
+def run_backward(
+    z: Tensor, c: Tensor, a: Tensor, b: Tensor, back: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of z, of a, of b for each row, and sums (programs, D) for a ``c`` of one row."""
+    R, D = a.numel() // a.shape[-1], a.shape[-1]
+    dz, da = torch.empty_like(z), torch.empty_like(a)
+    db = torch.empty_like(a, dtype=b.dtype if b.shape == a.shape else torch.float32)
+    programs = min(PROGRAMS, triton.cdiv(R, ROWS))
+    sums = z.new_empty(programs, D, dtype=torch.float32)
+    _mix_backward[(programs, triton.cdiv(D, COLUMNS))](
+        z, c, a, b, back, dz, da, db, sums, R, D, *_rows(c, b), ROWS=ROWS, COLUMNS=COLUMNS
+    )
+    return dz, da, db, sums
 
 
 def _rows(*repeated: Tensor) -> list[int]:

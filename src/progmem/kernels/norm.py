@@ -15,8 +15,8 @@ from torch.autograd.function import once_differentiable
 
 from progmem.kernels.sums import column_sums
 
-ROWS = 4  # of a program at a time
-PROGRAMS = 528  # of the backward pass, each with its own sums for weight and bias
+ROWS = 8  # of a program at a time
+PROGRAMS = 264  # of the backward pass, each with its own sums for weight and bias
 
 
 def norm(
@@ -96,7 +96,7 @@ class _Norm(torch.autograd.Function):
 
 
 def run_forward(x: Tensor, layer: Normed, *, out: Tensor, moments: Tensor) -> None:
-    """Write LN(x) and the moments (2, R) of ``x`` (R, D)."""
+    """Write LN(x), whose rows may be apart, and the moments (2, R) of ``x`` (R, D)."""
     _launch_forward(x, None, None, layer, None, x, out, moments)
 
 
@@ -112,6 +112,18 @@ def run_add_forward(
 ) -> None:
     """Write x + more + shift, its LN, its moments (2, R)."""
     _launch_forward(x, more, shift, layer, None, total, out, moments)
+
+
+def run_backward(
+    dy: Tensor, d_total: Tensor, x: Tensor, moments: Tensor, layer: Normed
+) -> tuple[Tensor, Tensor]:
+    """The gradient of ``x``, with ``d_total`` added, and sums (programs, 3, D) for the weights.
+
+    Rows of ``dy`` (R, D) may be apart.
+    """
+    types = x.dtype, None
+    dx, _, sums = _run_backward(x, layer.weight, moments, dy, d_total, *types, params=True)
+    return dx, sums
 
 
 def run_add_backward(
@@ -171,7 +183,7 @@ def _launch_forward(
     weight, bias, eps = layer
     _norm_forward[(triton.cdiv(R, ROWS),)](
         x, x if more is None else more, bias if shift is None else shift, weight, bias,
-        bias if segment is None else segment, total, y, moments, R, eps,
+        bias if segment is None else segment, total, y, _step(y), moments, R, eps,
         D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
         ADD=more is not None, SEGMENT=segment is not None,
     )  # fmt: skip
@@ -200,6 +212,11 @@ def _run_backward(
     return dx, None if more_type is None else d_more, sums
 
 
+def _step(x: Tensor) -> int:
+    """From row to row of ``x``: (R, D), or dense with any number of axes."""
+    return x.stride(0) if x.dim() == 2 and len(x) > 1 else x.shape[-1]
+
+
 def _launch_backward(
     total: Tensor,
     weight: Tensor,
@@ -214,7 +231,7 @@ def _launch_backward(
     rows = 2 if sums is None else ROWS  # without sums nothing keeps programs few
     programs = triton.cdiv(R, rows) if sums is None else len(sums)
     _norm_backward[(programs,)](
-        total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more,
+        total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
         LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
     )  # fmt: skip
@@ -222,7 +239,7 @@ def _launch_backward(
 
 @triton.jit
 def _norm_forward(
-    x, more, shift, weight, bias, segment, total, y, moments, R, eps,
+    x, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     ADD: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
@@ -243,14 +260,15 @@ def _norm_forward(
     if SEGMENT:
         level += tl.load(segment + c, mask=c < D, other=0.0).to(tl.float32)
     made = centred * scale[:, None] * w[None, :] + level[None, :]
-    tl.store(y + place, made.to(y.dtype.element_ty), mask=cell)
+    to = y + r[:, None] * step_y + c[None, :]
+    tl.store(to, made.to(y.dtype.element_ty), mask=cell)
     tl.store(moments + r, mean, mask=r < R)
     tl.store(moments + R + r, scale, mask=r < R)
 
 
 @triton.jit
 def _norm_backward(
-    total, weight, moments, dy, d_total, dx, d_more, sums, R,
+    total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr,
 ):  # fmt: skip
@@ -268,7 +286,8 @@ def _norm_backward(
         scale = tl.load(moments + R + r, mask=r < R, other=0.0)
         value = tl.load(total + place, mask=cell, other=0.0).to(tl.float32)
         unit = tl.where(cell, (value - mean[:, None]) * scale[:, None], 0.0)
-        pull = tl.load(dy + place, mask=cell, other=0.0).to(tl.float32)
+        at = dy + r[:, None] * step_dy + c[None, :]
+        pull = tl.load(at, mask=cell, other=0.0).to(tl.float32)
         if PARAMS:
             dw += pull * unit
             db += pull

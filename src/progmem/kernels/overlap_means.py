@@ -14,26 +14,27 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, sizes_of
+from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, room_for, sizes_of
 from progmem.kernels.sums import column_sums
 
 
 def means(
     rows: Tensor, exists: Tensor, taps: Tensor, *, stride: int, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Mean of the copies, and in ``dtype`` the mean of their convolution with ``taps``: (B, K, D).
 
-    ``rows`` is (B, N, W, D); ``exists`` (B, K, O) tells the copies that are there.
+    ``rows`` is (B, N, W, D); ``exists`` (B, K, O) tells the copies that are there. The third result
+    is ``rows`` in ``dtype``: its gradient is added on the way.
     """
-    both: tuple[Tensor, Tensor] = _Means.apply(rows, exists, taps, stride, dtype)
-    return both
+    skip, mixed, cast = _Means.apply(rows, exists, taps, stride, dtype)
+    return skip, mixed, cast if rows.dtype != dtype else rows
 
 
 class _Means(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, rows: Tensor, exists: Tensor, taps: Tensor, stride: int, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         rows, exists = rows.contiguous(), exists.contiguous()
         B, K, _ = exists.shape
         skip = rows.new_empty(B, K, rows.shape[-1])
@@ -43,20 +44,22 @@ class _Means(torch.autograd.Function):
         _means_forward[grid](rows, exists.view(torch.uint8), taps, skip, mixed, B, **sizes)
         ctx.stride = stride
         ctx.save_for_backward(rows, exists, taps)
-        return skip, mixed
+        return skip, mixed, rows.to(dtype) if rows.dtype != dtype else rows.new_empty(0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_skip: Tensor, d_mixed: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(
+        ctx: Any, d_skip: Tensor, d_mixed: Tensor, d_cast: Tensor
+    ) -> tuple[Tensor | None, ...]:
         rows, exists, taps = ctx.saved_tensors
         B, K, _ = exists.shape
         sizes = sizes_of(rows, exists, ctx.stride, 1)
         programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
-        d_rows = torch.zeros_like(rows)  # also of rows that no token has
+        d_rows = room_for(rows, sizes)
         sums = rows.new_empty(programs, *taps.shape, dtype=torch.float32)
         _means_backward[(programs,)](
             rows, exists.view(torch.uint8), taps, d_skip.contiguous(), d_mixed.contiguous(),
-            d_rows, sums, B, **sizes,
+            d_cast.contiguous(), d_rows, sums, B, **sizes, CAST=d_cast.numel() > 0,
         )  # fmt: skip
         return d_rows, None, column_sums(sums).to(taps.dtype), None, None
 
@@ -96,7 +99,7 @@ def _taps_of(
     was = token < 0
     count = tl.zeros((TOKENS,), tl.float32)
     for r in tl.static_range(O):
-        row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
+        row, there, _ = place_of(token, r, b, exists, B, K, N, W, S, O)
         where = there[:, None] & (c < d)[None, :]
         copy = tl.load(rows + row[:, None] * d + c[None, :], mask=where, other=0.0).to(tl.float32)
         total += copy
@@ -109,10 +112,10 @@ def _taps_of(
 
 @triton.jit
 def _means_backward(
-    rows, exists, taps, d_skip, d_mixed, d_rows, sums, B,
+    rows, exists, taps, d_skip, d_mixed, d_cast, d_rows, sums, B,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
-    TOKENS: tl.constexpr,
+    TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     c = tl.arange(0, d_)
@@ -137,14 +140,17 @@ def _means_backward(
         plain += pull * middle[None]
         b = token // K
         for r in tl.static_range(O):
-            row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
-            _, next_there = place_of(token, r + 1, b, exists, B, K, N, W, S, O)
-            _, last_there = place_of(token, r - 1, b, exists, B, K, N, W, S, O)
+            row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)
+            _, next_there, _ = place_of(token, r + 1, b, exists, B, K, N, W, S, O)
+            _, last_there, _ = place_of(token, r - 1, b, exists, B, K, N, W, S, O)
             back = plain + tl.where(next_there[:, None], pull * first[None], 0.0)
             back += tl.where(last_there[:, None], pull * third[None], 0.0)
-            where = there[:, None] & (c < d)[None, :]
-            at = d_rows + row[:, None] * d + c[None, :]
-            tl.store(at, back.to(d_rows.dtype.element_ty), mask=where)
+            back = tl.where(there[:, None], back, 0.0)
+            where = is_row[:, None] & (c < d)[None, :]
+            at = row[:, None] * d + c[None, :]
+            if CAST:
+                back += tl.load(d_cast + at, mask=where, other=0.0).to(tl.float32)
+            tl.store(d_rows + at, back.to(d_rows.dtype.element_ty), mask=where)
     at = sums + program * 3 * d + c
     tl.store(at, tl.sum(d_first, axis=0), mask=c < d)
     tl.store(at + d, tl.sum(d_middle, axis=0), mask=c < d)

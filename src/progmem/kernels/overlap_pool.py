@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, sizes_of
+from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, room_for, sizes_of
 from progmem.kernels.sums import column_sums
 
 
@@ -87,7 +87,7 @@ class _Attended(torch.autograd.Function):
         B, K, _ = exists.shape
         programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
         d_query, d_skip = torch.empty_like(query), torch.empty_like(skip)
-        d_rows = torch.zeros_like(rows)  # also of rows that no token has
+        d_rows = room_for(rows, sizes)
         sums = rows.new_empty(programs, 3, len(gamma), dtype=torch.float32)
         d_bias = rows.new_empty(programs, *bias.shape, dtype=torch.float32)
         _attended_backward[(programs,)](
@@ -139,7 +139,7 @@ def _attend(
     total = tl.zeros((TOKENS, H_), tl.float32)
     made = tl.zeros((TOKENS, H_, d_), tl.float32)
     for r in tl.static_range(O):
-        row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
+        row, there, _ = place_of(token, r, b, exists, B, K, N, W, S, O)
         k = _row(rows, row, there, inner, inside, 2 * H * d)
         v = _row(rows + H * d, row, there, inner, inside, 2 * H * d)
         score = _score(q, k, bias, by_width, h, r, there, H, O)
@@ -227,7 +227,7 @@ def _attended_backward(
         total = tl.sum(pull * (made - level[None]), axis=2)  # (TOKENS, H)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
-            row, there = place_of(token, r, b, exists, B, K, N, W, S, O)
+            row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)
             k = _row(rows, row, there, inner, inside, 2 * D)
             v = _row(rows + D, row, there, inner, inside, 2 * D)
             score = _score(q, k, bias, by_width, h, r, there, H, O)
@@ -237,7 +237,7 @@ def _attended_backward(
             slope = slope * by_width
             dq += slope[:, :, None] * k
             at_row = d_rows + row[:, None, None] * 2 * D + inner[None]
-            where = there[:, None, None] & inside[None]
+            where = is_row[:, None, None] & inside[None]
             tl.store(at_row, (slope[:, :, None] * q).to(d_rows.dtype.element_ty), mask=where)
             dv = (weight[:, :, None] * pull).to(d_rows.dtype.element_ty)
             tl.store(at_row + D, dv, mask=where)

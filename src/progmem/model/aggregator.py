@@ -6,6 +6,8 @@ normalised and scaled by gamma, then mixed with the plain mean of the copies by 
 Shapes: B series, K tokens, O copies, D width, H heads, d = D / H.
 """
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,16 +41,23 @@ class OverlapAggregator(nn.Module):
 
     def forward(self, rows: Tensor, exists: Tensor) -> Tensor:
         """Merge windows (B, N, W, D) into tokens (B, K, D), whose copies ``exists`` (B, K, O)."""
-        if self.overlap == 1 or not kernels.fit(rows):
-            return self.of_copies(align_copies(rows, self.cfg, exists.shape[1]), exists)
-        from progmem.kernels import overlap_means, overlap_pool
+        if self.overlap > 1 and kernels.fit(rows):
+            return self.by_kernels(rows, exists)
+        return self.of_copies(align_copies(rows, self.cfg, exists.shape[1]), exists)
+
+    def by_kernels(self, rows: Tensor, exists: Tensor) -> Tensor:
+        """`forward` of windows that overlap, by kernels."""
+        from progmem.kernels import biased, overlap_means, overlap_pool
 
         S, dtype = self.cfg.stride, precision_of(self.value)
-        skip, mean = overlap_means.means(rows, exists, self.taps, stride=S, dtype=dtype)
+        skip, mean, rows = overlap_means.means(rows, exists, self.taps, stride=S, dtype=dtype)
         both = torch.cat([self.key.weight, self.value.weight])  # one product for keys and values
+        first, last = cast(nn.Linear, self.query[0]), cast(nn.Linear, self.query[2])
+        narrow = biased.gelu(F.linear(mean, first.weight), first.bias)
+        query = biased.linear(narrow, last.weight.to(dtype), last.bias)
         return overlap_pool.attended(
-            self.query(mean), F.linear(rows.to(dtype), both), skip, exists, self.bias,
-            self.value.bias, self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
+            query, F.linear(rows, both), skip, exists, self.bias, self.value.bias,
+            self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
         )  # fmt: skip
 
     def of_copies(self, copies: Tensor, exists: Tensor) -> Tensor:

@@ -135,16 +135,17 @@ class FeedForward(nn.Module):
         self.narrow = nn.Linear(4 * dim, dim)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
-        """Rows (..., D) after the sub-layer; ``h`` is LN x, if that is known."""
+    def forward(self, x: Tensor, h: Tensor | None = None, *, valid: Tensor | None = None) -> Tensor:
+        """Rows (..., D) after the sub-layer, 0 where not ``valid``; ``h`` is LN x, if known."""
         if h is None:
             h = self.norm.before(x, dtype=precision_of(self.widen))
         if kernels.fit(x) and not drops(self.drop):
             from progmem.kernels import biased
 
             wide = biased.gelu(F.linear(h, self.widen.weight), self.widen.bias)
-            return biased.add(x, F.linear(wide, self.narrow.weight), self.narrow.bias)
-        return x + self.drop(self.narrow(F.gelu(self.widen(h))))
+            return biased.add(x, F.linear(wide, self.narrow.weight), self.narrow.bias, valid)
+        x = x + self.drop(self.narrow(F.gelu(self.widen(h))))
+        return x if valid is None else torch.where(valid[..., None], x, 0.0)
 
 
 class AttentionLayer(nn.Module):

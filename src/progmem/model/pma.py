@@ -176,7 +176,8 @@ class PMABlock(nn.Module):
         """The block's tokens (B, K, D): feed-forward, 0 where nothing is there."""
         if self.cfg.windows == "floor":  # tokens after the last window pass through
             merged = torch.where(exists.any(2, keepdim=True), merged, rows)
-        return torch.where(valid[..., None], self.feed_forward(merged), 0.0)
+        made: Tensor = self.feed_forward(merged, valid=valid)
+        return made
 
 
 def lay_out(cfg: ModelConfig, valid: Tensor, counts: Tensor, windows: int, *, gaps: bool) -> Layout:
