@@ -20,7 +20,8 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match
-from progmem.losses.bounded import in_pieces, mean_over
+from progmem.losses.bounded import cut, in_pieces
+from progmem.losses.contrast import Bank, repulsion
 from progmem.model.geometry import unfold_windows
 
 FORMS = ("printed", "soft_positive")
@@ -33,8 +34,7 @@ class Level(NamedTuple):
     keys: Tensor  # (B, T, D), the same sequences in the other view
     key_valid: Tensor  # (B, T)
     match: Match
-    negatives: Tensor  # (B, M, D)
-    negative_mask: Tensor  # (B, M)
+    bank: Bank  # the negatives
 
 
 class HGCLSums(NamedTuple):
@@ -69,6 +69,7 @@ def token_level(
     N = windows.shape[1]
     number = torch.arange(1, K + 1, device=offset.device).expand(B, K)
     number = unfold_windows(number, cfg, N)  # (B, N, W), 1 + token, 0 where there is none
+    repelled = repulsion(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
         token = (number[rows] - 1).clamp(min=0)  # (b, N, W)
@@ -77,14 +78,15 @@ def token_level(
         inside = (near >= 0) & (near < K)
         near = near.clamp(0, K - 1)
         there = inside & _pick(level.key_valid[rows], near)
-        similarity = level.anchors[rows] @ level.keys[rows].mT  # (b, K, K)
+        anchors = cut(level.anchors, rows)
+        similarity = anchors @ cut(level.keys, rows).mT  # (b, K, K)
         local = _pick(similarity.flatten(1), token[..., None] * K + near)  # (b, N, W, W)
         pull = local.diagonal(dim1=-2, dim2=-1)  # offset 0 is the match itself
         q = weight * there * (offset != 0)
-        push, away = (_pick(t, token) for t in _negatives(level, rows, temperature))
+        push, away = (_pick(t, token) for t in repelled(anchors, rows))
         return _bucket(pull, (q * local).sum(-1), q.sum(-1), push, away, found, temperature, form)
 
-    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.negatives.shape[1]))
+    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.bank.count))
 
 
 def window_level(
@@ -94,22 +96,24 @@ def window_level(
     sigma = max(width * (cfg.window - cfg.stride), 1e-3)  # side by side: the match alone
     B, N, _ = level.anchors.shape
     number = torch.arange(N, device=level.anchors.device)
+    repelled = repulsion(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
         index, found = level.match.place[rows], level.match.found[rows]  # (b, N)
         apart = (number - index[..., None]) * cfg.stride  # (b, N, N), tokens
-        similarity = level.anchors[rows] @ level.keys[rows].mT  # (b, N, N)
+        anchors = cut(level.anchors, rows)
+        similarity = anchors @ cut(level.keys, rows).mT  # (b, N, N)
         pull = similarity.gather(2, index[..., None]).squeeze(2)
         q = (
             _gaussian(apart, sigma).to(similarity.dtype)
             * level.key_valid[rows, None]
             * (apart != 0)
         )
-        push, away = _negatives(level, rows, temperature)
+        push, away = repelled(anchors, rows)
         total, mass = (q * similarity).sum(-1), q.sum(-1)
         return _bucket(pull, total, mass, push, away, found, temperature, form)
 
-    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.negatives.shape[1])))
+    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.bank.count)))
 
 
 def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
@@ -146,15 +150,6 @@ def _bucket(
         told = torch.cat([shares, (pull - away)[None]])
         told = torch.where(found, told, 0.0).flatten(2).sum(2)  # (3, b)
         return loss, found.flatten(1).sum(1).to(loss.dtype), *told.unbind(0)
-
-
-def _negatives(level: Level, rows: slice, temperature: float) -> tuple[Tensor, Tensor]:
-    """log sum_n e^{s_n / tau} of each anchor, -inf without negatives, and mean s_n: (b, T) both."""
-    # (b, T, M); this way round the gradient of the many negatives stays dense
-    cosine = (level.negatives[rows] @ level.anchors[rows].mT).mT
-    mask = level.negative_mask[rows, None]
-    logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
-    return torch.logsumexp(logits, dim=-1), mean_over(cosine.detach(), mask)
 
 
 def _gaussian(distance: Tensor, sigma: float) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match, match
+from progmem.losses.contrast import Bank
 from progmem.losses.hgcl import Level, token_level, window_level, window_means
 from progmem.losses.icl import icl_loss
 from progmem.losses.negatives import Negatives, draw_negatives
@@ -142,14 +143,12 @@ def _pcl(
     n = anchors.shape[2]
     place, found = _match_windows(both, model)
     positives = keys.gather(1, place[..., None, None].expand_as(keys))
-    there = _swapped(both.window_mask).repeat_interleave(n, dim=1)  # (2b, N n)
-    negatives, mask = _negatives(keys.flatten(1, 2), there, drawn.slots, group)
+    there = both.window_mask.repeat_interleave(n, dim=1)  # (2b, N n)
     total, count, gaps = pcl_loss(
         anchors.flatten(1, 2),
         positives.flatten(1, 2),
         found.repeat_interleave(n, dim=1),
-        negatives=negatives,
-        negative_mask=mask,
+        bank=_bank(anchors.flatten(1, 2), there, drawn.slots, group),
         temperature=temperature,
     )
     return {
@@ -187,20 +186,17 @@ def _hgcl(
 
 
 def _level(anchors: Tensor, valid: Tensor, matched: Match, drawn: Negatives, group: Group) -> Level:
-    keys, there = _swapped(anchors), _swapped(valid)
-    return Level(anchors, keys, there, matched, *_negatives(keys, there, drawn, group))
+    bank = _bank(anchors, valid, drawn, group)
+    return Level(anchors, _swapped(anchors), _swapped(valid), matched, bank)
 
 
-def _negatives(
-    keys: Tensor, there: Tensor, drawn: Negatives, group: Group
-) -> tuple[Tensor, Tensor]:
-    """Entries (2b, M, D) of all sequences' ``keys`` (2b, P, D), and which of them count."""
-    bank, known = (
-        torch.cat([group.gather(half) for half in t.chunk(2)]).flatten(0, 1) for t in (keys, there)
-    )  # (2 B P, ...)
-    entry, allowed = (t[group.rows] for t in drawn)  # (b, M), of one view
-    entry = torch.cat([entry, entry + len(bank) // 2])
-    return bank[entry], torch.cat([allowed, allowed]) & known[entry]
+def _bank(own: Tensor, there: Tensor, drawn: Negatives, group: Group) -> Bank:
+    """All sequences' entries, from the own ones (2b, P, D) and which of them are there."""
+    vectors, known = (
+        group.gather(t.unflatten(0, (2, -1)).transpose(0, 1)).transpose(0, 1).flatten(1, 2)
+        for t in (own, there)
+    )  # (2, B P, ...)
+    return Bank(vectors, known, drawn, group.rows)
 
 
 def _match_windows(both: Embedded, model: ModelConfig) -> Match:
