@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from test_losses import draws_for, make_embedded, run, setting
 
+from progmem import kernels
 from progmem.losses.contrast import Bank, repulsion_by_kernel, repulsion_plainly
 from progmem.losses.negatives import draw_negatives
 
@@ -41,7 +43,7 @@ def one_by_one(bank, anchors, temperature):
     away = torch.zeros_like(push)
     for q, own in enumerate(anchors):
         view, i = 1 - q // b, q % b + bank.own.start
-        place = [(i * P + m) % len(bank.drawn.order) for m in range(bank.count)]
+        place = [(i * P + m) % len(bank.drawn.order) for m in range(bank.negatives)]
         entry = [
             e
             for e, ok in zip(bank.drawn.order[place].tolist(), bank.drawn.mask[i], strict=True)
@@ -109,3 +111,24 @@ def test_own_rows_in_pieces_are_parts_of_the_whole(own, way):
     parts = [repelled(both[rows], rows) for rows in pieces]
     ours = [torch.cat(column) for column in zip(*parts, strict=True)]
     assert_same(ours, (push, away), [anchors, whole.vectors], rtol=1e-5, atol=1e-5)
+
+
+def test_all_objectives_through_the_kernels(monkeypatch):
+    pytest.importorskip("triton")
+    model = setting(6, 3)
+    views = [make_embedded(model) for _ in range(2)]
+    views = tuple(
+        v._make(
+            t if t is None or not t.is_floating_point() else t.detach().float().requires_grad_()
+            for t in v
+        )
+        for v in views
+    )
+    leaves = [t for v in views for t in (v.sequence, v.memory, v.tokens)]
+    results = []
+    for wanted in (True, False):
+        monkeypatch.setattr(kernels, "fit", lambda x, wanted=wanted: wanted)
+        loss, parts = run(views, draws_for(views), None, model)
+        results.append((loss, *torch.autograd.grad(loss, leaves), *parts.values()))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -22,8 +22,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ANCHORS, PLACES, WIDTH = 64, 64, 64  # of a program's products
-WARPS = 4
+TILE, DEPTH = 64, 32  # of a program's products: rows and columns, and what is summed at once
+WARPS, STAGES = 4, 3
+ROWS, COLUMNS = 4, 512  # of a program's sums
 
 
 class Given(NamedTuple):
@@ -54,12 +55,16 @@ class _Against(torch.autograd.Function):
         given = given._replace(anchors=anchors, bank=bank)
         S, T, _ = anchors.shape
         score = anchors.new_empty(S, T, given.mask.shape[1])
-        push, away = anchors.new_empty(2, S, T)
-        _forward[_anchor_grid(given)](
+        push, away = anchors.new_empty(S, T), anchors.new_empty(S, T)
+        M, sizes, tiles = score.shape[2], _sizes(given), _tiles(given)
+        met = M + triton.cdiv(TILE - 1, T) * given.entries  # most places of a program's anchors
+        _scores[(*_anchor_grid(given), triton.cdiv(met, TILE))](
             anchors, bank, given.known.contiguous().view(torch.uint8), given.order,
-            given.mask.contiguous().view(torch.uint8), score, push, away, *_sizes(given),
-            **_tiles(given),
+            given.mask.contiguous().view(torch.uint8), score, *sizes, **tiles,
         )  # fmt: skip
+        _sums[(triton.cdiv(S * T, ROWS),)](
+            score, push, away, given.temperature, S * T, M, tiles["POINTED"], ROWS, COLUMNS
+        )
         ctx.save_for_backward(anchors, bank, given.order, given.mask, score, push)
         ctx.settings = given[5:]
         ctx.mark_non_differentiable(away)
@@ -75,11 +80,11 @@ class _Against(torch.autograd.Function):
         if len(order) < bank.shape[1]:
             d_bank.zero_()  # also of entries that were not drawn
         D = bank.shape[2]
-        chunks = triton.cdiv(D, WIDTH)
+        chunks = triton.cdiv(D, TILE)
         _d_anchors[(*_anchor_grid(given), chunks)](
             score, push, back, bank, order, d_anchors, *_sizes(given), **_tiles(given)
         )
-        _d_bank[(triton.cdiv(len(order), PLACES), 2, chunks)](
+        _d_bank[(triton.cdiv(len(order), TILE), 2, chunks)](
             score, push, back, anchors, order, d_bank, *_sizes(given), **_tiles(given)
         )
         return d_anchors, d_bank, *[None] * 7
@@ -87,20 +92,20 @@ class _Against(torch.autograd.Function):
 
 def _anchor_grid(given: Given) -> tuple[int, int]:
     S, T, _ = given.anchors.shape
-    return triton.cdiv(min(S, len(given.mask)) * T, ANCHORS), 2
+    return triton.cdiv(min(S, len(given.mask)) * T, TILE), 2
 
 
 def _sizes(given: Given) -> tuple[Any, ...]:
+    S, T, _ = given.anchors.shape
     b, M = given.mask.shape
     pool, E = len(given.order), given.bank.shape[1]
-    return given.temperature, given.first, given.begin, len(given.anchors), b, pool, E, M
+    return given.temperature, given.first, given.begin, S, b, pool, E, M, T, given.entries
 
 
 def _tiles(given: Given) -> dict[str, Any]:
     return {
-        "T": given.anchors.shape[1], "P": given.entries, "D": given.bank.shape[2],
-        "POINTED": isinstance(given.temperature, Tensor),
-        "R": ANCHORS, "C": PLACES, "W": WIDTH, "num_warps": WARPS,
+        "D": given.bank.shape[2], "POINTED": isinstance(given.temperature, Tensor),
+        "X": TILE, "Y": DEPTH, "num_warps": WARPS, "num_stages": STAGES,
     }  # fmt: skip
 
 
@@ -113,7 +118,7 @@ def _sharpness(temperature, POINTED: tl.constexpr):
 
 @triton.jit
 def _block(
-    block, view, first, begin, S, b, M, T: tl.constexpr, P: tl.constexpr, R: tl.constexpr
+    block, view, first, begin, S, b, M, T, P, R: tl.constexpr
 ):  # fmt: skip
     """R anchors of a view: which exist, their rows, own sequences, and the places they meet."""
     low = tl.maximum(begin, view * b)
@@ -141,66 +146,75 @@ def _slope(score, push, back, sharpness):
 
 
 @triton.jit
-def _forward(
-    anchors, bank, known, order, mask, score_, push, away, temperature, first, begin, S, b, pool,
-    E, M, T: tl.constexpr, P: tl.constexpr, D: tl.constexpr, POINTED: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+def _scores(
+    anchors, bank, known, order, mask, score_, temperature, first, begin, S, b, pool, E, M,
+    T, P, D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
 ):  # fmt: skip
+    """Similarities, -inf where a negative does not count."""
     view = tl.program_id(1)
-    there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, R)
+    there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
+    column = start + tl.program_id(2) * X + tl.arange(0, X)
+    entry = (1 - view) * E + _entries(order, column, pool)
+    score = tl.zeros((X, X), tl.float32)
+    for chunk in range(0, D, Y):
+        e = chunk + tl.arange(0, Y)
+        a = tl.load(
+            anchors + row[:, None] * D + e[None, :],
+            mask=there[:, None] & (e < D)[None, :], other=0.0,
+        )  # fmt: skip
+        k = tl.load(
+            bank + entry[:, None] * D + e[None, :],
+            mask=(column < end)[:, None] & (e < D)[None, :], other=0.0,
+        )  # fmt: skip
+        score = tl.dot(a, tl.trans(k), score, input_precision="tf32x3")
+    m = column[None, :] - (first + own)[:, None] * P
+    cell = there[:, None] & (m >= 0) & (m < M)
+    seen = tl.load(mask + own[:, None] * M + m, mask=cell, other=0) != 0
+    seen = seen & (tl.load(known + entry) != 0)[None, :]
+    score = tl.where(seen, score, float("-inf"))
+    tl.store(score_ + row[:, None] * M + m, score, mask=cell)
+
+
+@triton.jit
+def _sums(
+    score_, push, away, temperature, rows, M, POINTED: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """Log sum and mean of each anchor's similarities."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     sharpness = _sharpness(temperature, POINTED)
     most = tl.full((R,), float("-inf"), tl.float32)
-    total, sum, count = (
-        tl.zeros((R,), tl.float32),
-        tl.zeros((R,), tl.float32),
-        tl.zeros((R,), tl.float32),
-    )
-    for at in range(start, end, C):
-        column = at + tl.arange(0, C)
-        entry = (1 - view) * E + _entries(order, column, pool)
-        score = tl.zeros((R, C), tl.float32)
-        for chunk in range(0, D, W):
-            e = chunk + tl.arange(0, W)
-            a = tl.load(
-                anchors + row[:, None] * D + e[None, :],
-                mask=there[:, None] & (e < D)[None, :], other=0.0,
-            )  # fmt: skip
-            k = tl.load(
-                bank + entry[:, None] * D + e[None, :],
-                mask=(column < end)[:, None] & (e < D)[None, :], other=0.0,
-            )  # fmt: skip
-            score = tl.dot(a, tl.trans(k), score, input_precision="tf32x3")
-        m = column[None, :] - (first + own)[:, None] * P
-        cell = there[:, None] & (m >= 0) & (m < M)
-        seen = tl.load(mask + own[:, None] * M + m, mask=cell, other=0) != 0
-        seen = seen & (tl.load(known + entry) != 0)[None, :]
+    total, sum = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32)
+    count = tl.zeros((R,), tl.int32)
+    for start in range(0, M, C):
+        m = start + tl.arange(0, C)
+        cell = (row < rows)[:, None] & (m < M)[None, :]
+        score = tl.load(score_ + row[:, None] * M + m[None, :], mask=cell, other=float("-inf"))
+        seen = score > float("-inf")
         sum += tl.sum(tl.where(seen, score, 0.0), axis=1)
-        count += tl.sum(seen.to(tl.float32), axis=1)
-        score = tl.where(seen, score, float("-inf"))
-        tl.store(score_ + row[:, None] * M + m, score, mask=cell)
+        count += tl.sum(seen.to(tl.int32), axis=1)
         score = score * sharpness
         above = tl.maximum(most, tl.max(score, axis=1))
         level = tl.where(above == float("-inf"), 0.0, above)
         total = total * tl.exp(most - level) + tl.sum(tl.exp(score - level[:, None]), axis=1)
         most = above
-    tl.store(push + row, most + tl.log(tl.maximum(total, 1e-30)), mask=there)
-    tl.store(away + row, sum / tl.maximum(count, 1.0), mask=there)
+    tl.store(push + row, most + tl.log(tl.maximum(total, 1e-30)), mask=row < rows)
+    tl.store(away + row, sum / tl.maximum(count, 1), mask=row < rows)
 
 
 @triton.jit
 def _d_anchors(
     score_, push, back, bank, order, d_anchors, temperature, first, begin, S, b, pool, E, M,
-    T: tl.constexpr, P: tl.constexpr, D: tl.constexpr, POINTED: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+    T, P, D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
 ):  # fmt: skip
-    view, e = tl.program_id(1), tl.program_id(2) * W + tl.arange(0, W)
-    there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, R)
+    view, e = tl.program_id(1), tl.program_id(2) * X + tl.arange(0, X)
+    there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
     sharpness = _sharpness(temperature, POINTED)
     norm = tl.load(push + row, mask=there, other=0.0)
     pull = tl.load(back + row, mask=there, other=0.0)
-    made = tl.zeros((R, W), tl.float32)
-    for at in range(start, end, C):
-        column = at + tl.arange(0, C)
+    made = tl.zeros((X, X), tl.float32)
+    for at in range(start, end, Y):
+        column = at + tl.arange(0, Y)
         m = column[None, :] - (first + own)[:, None] * P
         cell = there[:, None] & (m >= 0) & (m < M)
         score = tl.load(score_ + row[:, None] * M + m, mask=cell, other=float("-inf"))
@@ -218,21 +232,20 @@ def _d_anchors(
 @triton.jit
 def _d_bank(
     score_, push, back, anchors, order, d_bank, temperature, first, begin, S, b, pool, E, M,
-    T: tl.constexpr, P: tl.constexpr, D: tl.constexpr, POINTED: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr, W: tl.constexpr,
+    T, P, D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
 ):  # fmt: skip
     block, view = tl.program_id(0), tl.program_id(1)  # the view that the anchors are of
-    e = tl.program_id(2) * W + tl.arange(0, W)
+    e = tl.program_id(2) * X + tl.arange(0, X)
     sharpness = _sharpness(temperature, POINTED)
     B = pool // P
-    place = block * C + tl.arange(0, C)
+    place = block * X + tl.arange(0, X)
     # sequences low .. high meet a place of this block; those before 0 are the last ones
-    high = tl.minimum((block * C + C - 1) // P, B - 1)
-    low = (block * C + pool - M) // P + 1 - B
+    high = tl.minimum((block * X + X - 1) // P, B - 1)
+    low = (block * X + pool - M) // P + 1 - B
     low = tl.maximum(low, high + 1 - B)
-    made = tl.zeros((C, W), tl.float32)
-    for at in range(low * T, (high + 1) * T, R):
-        number = at - low * T + tl.arange(0, R)
+    made = tl.zeros((X, X), tl.float32)
+    for at in range(low * T, (high + 1) * T, Y):
+        number = at - low * T + tl.arange(0, Y)
         i = low + number // T
         own = tl.where(i < 0, i + B, i) - first
         local = view * b + own - begin

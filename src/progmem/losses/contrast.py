@@ -30,7 +30,7 @@ class Bank(NamedTuple):
     own: slice  # the b sequences that anchors are of
 
     @property
-    def count(self) -> int:
+    def negatives(self) -> int:
         """M."""
         return self.drawn.mask.shape[1]
 
@@ -64,7 +64,7 @@ def repulsion_by_kernel(bank: Bank, temperature: float | Tensor) -> Repulsion:
 
 def repulsion_plainly(bank: Bank, temperature: float | Tensor) -> Repulsion:
     """`repulsion` in plain torch."""
-    drawn, own, M = bank.drawn, bank.own, bank.count
+    drawn, own, M = bank.drawn, bank.own, bank.negatives
     b = own.stop - own.start
     places = [circular(x.index_select(0, drawn.order), M) for x in bank.vectors]
     counted = [
@@ -79,7 +79,7 @@ def repulsion_plainly(bank: Bank, temperature: float | Tensor) -> Repulsion:
             if low == high:
                 continue
             some = cut(anchors, slice(done, done + high - low))
-            cosine: Tensor = _Similarity.apply(
+            cosine: Tensor = _Similarity.apply(  # type: ignore[no-untyped-call]
                 some, places[1 - view], own.start + low, M, drawn.entries
             )
             mask = counted[1 - view][low:high, None]  # (s, 1, M)

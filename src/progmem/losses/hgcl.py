@@ -86,7 +86,7 @@ def token_level(
         push, away = (_pick(t, token) for t in repelled(anchors, rows))
         return _bucket(pull, (q * local).sum(-1), q.sum(-1), push, away, found, temperature, form)
 
-    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.bank.count))
+    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.bank.negatives))
 
 
 def window_level(
@@ -113,7 +113,7 @@ def window_level(
         total, mass = (q * similarity).sum(-1), q.sum(-1)
         return _bucket(pull, total, mass, push, away, found, temperature, form)
 
-    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.bank.count)))
+    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.bank.negatives)))
 
 
 def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Tensor:

@@ -43,5 +43,5 @@ def pcl_loss(
         total, gaps, count = torch.where(found, told, 0.0).sum(-1)  # (3, B)
         return total, count, gaps
 
-    total, count, gaps = in_pieces(term, len(anchors), cost=anchors.shape[1] * bank.count)
+    total, count, gaps = in_pieces(term, len(anchors), cost=anchors.shape[1] * bank.negatives)
     return total, count, gaps

@@ -193,7 +193,7 @@ def _level(anchors: Tensor, valid: Tensor, matched: Match, drawn: Negatives, gro
 def _bank(own: Tensor, there: Tensor, drawn: Negatives, group: Group) -> Bank:
     """All sequences' entries, from the own ones (2b, P, D) and which of them are there."""
     vectors, known = (
-        group.gather(t.unflatten(0, (2, -1)).transpose(0, 1)).transpose(0, 1).flatten(1, 2)
+        group.gather(t.view(2, -1, *t.shape[1:]).transpose(0, 1)).transpose(0, 1).flatten(1, 2)
         for t in (own, there)
     )  # (2, B P, ...)
     return Bank(vectors, known, drawn, group.rows)
