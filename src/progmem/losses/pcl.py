@@ -36,12 +36,11 @@ def pcl_loss(
         own = cut(anchors, rows)
         cosine = (own * cut(positives, rows)).sum(-1)  # (B, A)
         push, away = repelled(own, rows)
-        found = valid[rows] & push.isfinite()
-        pull, push = cosine / temperature, push.masked_fill(~found, 0.0)
-        each = torch.logaddexp(pull, push) - pull
-        told = torch.stack([each, cosine.detach() - away, torch.ones_like(each)])
-        total, gaps, count = torch.where(found, told, 0.0).sum(-1)  # (3, B)
-        return total, count, gaps
+        found = valid[rows] & (push > -float("inf"))
+        shares = torch.stack([cosine / temperature, torch.where(found, push, 0.0)]).log_softmax(0)
+        told = [torch.ones_like(cosine), cosine.detach() - away]
+        sums = torch.where(found, torch.stack([-shares[0], *told]), 0.0).sum(-1)
+        return sums.unbind(0)  # (B,) each
 
     total, count, gaps = in_pieces(term, len(anchors), cost=anchors.shape[1] * bank.negatives)
     return total, count, gaps
