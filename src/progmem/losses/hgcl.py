@@ -29,7 +29,7 @@ FORMS = ("printed", "soft_positive")
 
 
 class Level(NamedTuple):
-    """Anchors of one view and their counterparts, at the level of tokens or of windows."""
+    """Anchors of both views and their counterparts, at the level of tokens or of windows."""
 
     anchors: Tensor  # (B, T, D), normalised
     keys: Tensor  # (B, T, D), the same sequences in the other view
@@ -143,7 +143,10 @@ def _bucket(
 def _weights(
     places: int, step: int, sigma: float, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """q between places ``step`` tokens apart, (places, places); 0 at the match itself."""
+    """q between places ``step`` tokens apart, (places, places); 0 at the match itself.
+
+    Kept for good, like `_places`: a recorded graph goes on reading it.
+    """
     with torch.inference_mode(False):  # a gradient may want them later
         place = torch.arange(places, device=device, dtype=torch.float64) * step
         q = torch.exp(-((place - place[:, None]) ** 2) / (2 * sigma**2))

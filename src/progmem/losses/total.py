@@ -149,33 +149,31 @@ def _pcl(
 
 def _hgcl(
     both: Embedded,
-    matched: Match,
+    of_windows: Match,
     drawn: Drawn,
     group: Group,
     cfg: LossConfig,
     model: ModelConfig,
 ) -> dict[str, Tensor]:
-    """``matched`` are the windows."""
     anchors, valid = F.normalize(_there(both.tokens), dim=-1), both.token_mask  # (2b, K, D)
-    of_windows = window_means(anchors, valid, model, both.window_mask.shape[1])
-    windows = _level(of_windows, both.window_mask, matched, drawn.windows, group)
-    tolerance = max(model.patch, model.patch_stride) / 2
-    matched = _match(both.token_time, valid, tolerance)
-    tokens = _level(anchors, valid, matched, drawn.tokens, group)
+    means = window_means(anchors, valid, model, both.window_mask.shape[1])
+    windows = _level(means, both.window_mask, of_windows, drawn.windows, group)
+    of_tokens = _match(both.token_time, valid, max(model.patch, model.patch_stride) / 2)
+    tokens = _level(anchors, valid, of_tokens, drawn.tokens, group)
     form = cfg.hgcl_form
     tau, width = cfg.token_temperature, cfg.token_width
     by_token = token_level(tokens, both.window_mask, model, temperature=tau, width=width, form=form)
     tau, width = cfg.window_temperature, cfg.window_width
     by_window = window_level(windows, model, temperature=tau, width=width, form=form)
-    means = [_means(count, sums, group) for count, *sums in (by_token, by_window)]
+    told = [_means(count, sums, group) for count, *sums in (by_token, by_window)]
     result: dict[str, Tensor] = {}
-    for name, (loss, bucket, negative, _) in zip(("tokens", "windows"), means, strict=True):
+    for name, (loss, bucket, negative, _) in zip(("tokens", "windows"), told, strict=True):
         result |= {
             f"hgcl_{name}": loss,
             f"{name}_bucket_share": bucket,
             f"{name}_negative_share": negative,
         }
-    return result | {"hgcl_gap": means[0][3]}
+    return result | {"hgcl_gap": told[0][3]}
 
 
 def _level(anchors: Tensor, valid: Tensor, matched: Match, drawn: Negatives, group: Group) -> Level:
