@@ -10,6 +10,7 @@ import torch
 from progmem.config import ModelConfig
 from progmem.losses import bounded
 from progmem.losses.align import Match, match
+from progmem.losses.contrast import Bank
 from progmem.losses.hgcl import Level, token_level
 from progmem.losses.negatives import draw_negatives, overlapping
 from progmem.losses.total import Embedded, draw, total_loss
@@ -48,6 +49,14 @@ def draws_for(views, n=2, overlap=None, count=13):
     return draw(overlap, K, N, n, count=count, generator=generator)
 
 
+def entry_of(negatives):
+    """Which entries each sequence meets, (B, M)."""
+    B, M = negatives.mask.shape
+    pool = len(negatives.order)
+    place = torch.arange(B)[:, None] * (pool // B) + torch.arange(M)
+    return negatives.order[place % pool]
+
+
 def run(views, drawn, cfg, model, **settings):
     settings = {
         "icl_temperature": 0.3,
@@ -70,19 +79,19 @@ def test_losses_are_the_papers_formulas(window, stride, form):
     terms = {"pcl": [], "hgcl_tokens": [], "hgcl_windows": []}
     sigma = max(0.5 * (window - stride), 1e-3)
     for a, k in (views, views[::-1]):
-        slots = drawn.slots.entry, drawn.slots.mask
+        slots = entry_of(drawn.slots), drawn.slots.mask
         terms["pcl"].append(
             loops.pcl_direction(a.memory, k.memory, a.window_mask, k.window_mask, *slots, 0.25)
         )
         masks = a.window_mask, a.token_mask, k.token_mask
-        of_tokens = drawn.tokens.entry, drawn.tokens.mask
+        of_tokens = entry_of(drawn.tokens), drawn.tokens.mask
         terms["hgcl_tokens"].append(
             loops.hgcl_tokens(
                 a.tokens, k.tokens, *masks, *of_tokens, window, stride, 0.25 * window, 0.5, form
             )
         )
         means = [loops.window_mean(v.tokens, v.token_mask, window, stride) for v in (a, k)]
-        of_windows = drawn.windows.entry, drawn.windows.mask
+        of_windows = entry_of(drawn.windows), drawn.windows.mask
         terms["hgcl_windows"].append(
             loops.hgcl_windows(
                 *means, a.window_mask, k.window_mask, *of_windows, stride, sigma, 0.4, form
@@ -169,12 +178,16 @@ def test_as_printed_neighbours_are_repelled_and_as_soft_positives_attracted():
             moved[0, 4] += step * anchor[0, 3]  # a neighbour of token 3 moves towards it
             keys = torch.nn.functional.normalize(moved, dim=-1)
             mask = views[0].token_mask
-            place = torch.arange(mask.shape[1]).expand(mask.shape)
-            level = Level(
-                anchor, keys, torch.ones_like(mask), Match(place, _only(mask, 0, 3)),
-                keys.roll(1, 0), torch.ones_like(mask),
+            both, there = torch.cat([anchor, keys]), torch.ones_like(mask).repeat(2, 1)
+            place = torch.arange(mask.shape[1]).expand(there.shape)
+            bank = Bank(
+                torch.stack([anchor, keys]).flatten(1, 2), there.view(2, -1),
+                draws_for(views).tokens, slice(0, B),
             )  # fmt: skip
-            windows = torch.ones_like(views[0].window_mask)
+            level = Level(
+                both, both.roll(B, 0), there, Match(place, _only(there, 0, 3)), bank
+            )  # fmt: skip
+            windows = torch.ones_like(views[0].window_mask).repeat(2, 1)
             sums = token_level(level, windows, model, temperature=0.2, width=0.25, form=form)
             similarity.append(sums.loss.sum().item())
         assert sign * (similarity[1] - similarity[0]) > 0
@@ -227,8 +240,8 @@ def test_padding_does_not_change_a_loss_at_given_negatives():
         )
 
     def moved(negatives, old, new):
-        entry = negatives.entry
-        return negatives._replace(entry=entry // old * new + entry % old)
+        order = negatives.order
+        return negatives._replace(order=order // old * new + order % old)
 
     wide = drawn._replace(
         tokens=moved(drawn.tokens, 9, 12),
@@ -265,12 +278,13 @@ def test_negatives_are_distinct_reproducible_and_never_own():
         draw_negatives(overlap, 7, count=20, generator=torch.Generator().manual_seed(1))
         for _ in range(2)
     )
-    assert torch.equal(first.entry, again.entry)
-    assert all(len(set(row.tolist())) == 20 for row in first.entry)
-    own = first.entry // 7 == torch.arange(5)[:, None]
+    assert torch.equal(first.order, again.order)
+    entry = entry_of(first)
+    assert all(len(set(row.tolist())) == 20 for row in entry)
+    own = entry // 7 == torch.arange(5)[:, None]
     assert torch.equal(first.mask, ~own)
     every = draw_negatives(overlap, 7, count=512, generator=torch.Generator().manual_seed(1))
-    assert every.entry.shape == (5, 35)
+    assert entry_of(every).shape == (5, 35)
 
 
 def test_positives_are_matched_by_time_and_masked_where_there_is_none():

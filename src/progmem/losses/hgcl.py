@@ -12,6 +12,7 @@ they are repelled; `soft_positive` attracts their weighted mean.
 Shapes: B sequences, K tokens, N windows, W window, M negatives, D width; T = K or N.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -20,28 +21,28 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match
-from progmem.losses.bounded import in_pieces, mean_over
+from progmem.losses.bounded import cut, in_pieces
+from progmem.losses.contrast import Bank, repulsion
 from progmem.model.geometry import unfold_windows
 
 FORMS = ("printed", "soft_positive")
 
 
 class Level(NamedTuple):
-    """Anchors of one view and their counterparts, at the level of tokens or of windows."""
+    """Anchors of both views and their counterparts, at the level of tokens or of windows."""
 
     anchors: Tensor  # (B, T, D), normalised
     keys: Tensor  # (B, T, D), the same sequences in the other view
     key_valid: Tensor  # (B, T)
     match: Match
-    negatives: Tensor  # (B, M, D)
-    negative_mask: Tensor  # (B, M)
+    bank: Bank  # the negatives
 
 
 class HGCLSums(NamedTuple):
     """Sums over each sequence's anchors, (B,); shares are of the denominator's softmax mass."""
 
-    loss: Tensor
     anchors: Tensor
+    loss: Tensor
     bucket_share: Tensor
     negative_share: Tensor
     gap: Tensor  # cosine with the positive minus mean cosine with the negatives
@@ -60,31 +61,27 @@ def token_level(
 
     ``windows`` (B, N) tells the windows that each sequence has.
     """
-    W = cfg.window
-    sigma = width * W
-    position = torch.arange(W, device=level.anchors.device)
-    offset = position - position[:, None]  # candidate minus anchor, (W, W)
-    weight = _gaussian(offset, sigma).to(level.anchors.dtype)
     B, K, _ = level.anchors.shape
-    N = windows.shape[1]
-    number = torch.arange(1, K + 1, device=offset.device).expand(B, K)
-    number = unfold_windows(number, cfg, N)  # (B, N, W), 1 + token, 0 where there is none
+    N, W = windows.shape[1], cfg.window
+    made = {"device": level.anchors.device, "dtype": level.anchors.dtype}
+    weight = _weights(W, 1, width * W, **made)
+    token, offset = _places(K, N, W, cfg.stride, level.anchors.device)
+    repelled = repulsion(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
-        token = (number[rows] - 1).clamp(min=0)  # (b, N, W)
-        found = (number[rows] > 0) & windows[rows, :, None] & _pick(level.match.found[rows], token)
-        near = _pick(level.match.place[rows], token)[..., None] + offset  # (b, N, W, W)
-        inside = (near >= 0) & (near < K)
-        near = near.clamp(0, K - 1)
-        there = inside & _pick(level.key_valid[rows], near)
-        similarity = level.anchors[rows] @ level.keys[rows].mT  # (b, K, K)
+        place, found = (unfold_windows(t[rows], cfg, N) for t in level.match)  # (b, N, W)
+        beside = place[..., None] + offset  # (b, N, W, W)
+        near = beside.clamp(0, K - 1)
+        there = (near == beside) & _pick(level.key_valid[rows], near)
+        anchors = cut(level.anchors, rows)
+        similarity = anchors @ cut(level.keys, rows).mT  # (b, K, K)
         local = _pick(similarity.flatten(1), token[..., None] * K + near)  # (b, N, W, W)
         pull = local.diagonal(dim1=-2, dim2=-1)  # offset 0 is the match itself
-        q = weight * there * (offset != 0)
-        push, away = (_pick(t, token) for t in _negatives(level, rows, temperature))
-        return _bucket(pull, (q * local).sum(-1), q.sum(-1), push, away, found, temperature, form)
+        push, away = (unfold_windows(t, cfg, N) for t in repelled(anchors, rows))
+        found = found & windows[rows, :, None]
+        return _bucket(pull, weight * there, local, push, away, found, temperature, form)
 
-    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.negatives.shape[1]))
+    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.bank.negatives))
 
 
 def window_level(
@@ -93,23 +90,20 @@ def window_level(
     """Every window; candidates are all windows of the sequence in the other view."""
     sigma = max(width * (cfg.window - cfg.stride), 1e-3)  # side by side: the match alone
     B, N, _ = level.anchors.shape
-    number = torch.arange(N, device=level.anchors.device)
+    made = {"device": level.anchors.device, "dtype": level.anchors.dtype}
+    weight = _weights(N, cfg.stride, sigma, **made)
+    repelled = repulsion(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
-        index, found = level.match.place[rows], level.match.found[rows]  # (b, N)
-        apart = (number - index[..., None]) * cfg.stride  # (b, N, N), tokens
-        similarity = level.anchors[rows] @ level.keys[rows].mT  # (b, N, N)
-        pull = similarity.gather(2, index[..., None]).squeeze(2)
-        q = (
-            _gaussian(apart, sigma).to(similarity.dtype)
-            * level.key_valid[rows, None]
-            * (apart != 0)
-        )
-        push, away = _negatives(level, rows, temperature)
-        total, mass = (q * similarity).sum(-1), q.sum(-1)
-        return _bucket(pull, total, mass, push, away, found, temperature, form)
+        place, found = (t[rows] for t in level.match)  # (b, N)
+        anchors = cut(level.anchors, rows)
+        similarity = anchors @ cut(level.keys, rows).mT  # (b, N, N)
+        pull = similarity.gather(2, place[..., None]).squeeze(2)
+        q = weight[place] * level.key_valid[rows, None]  # (b, N, N)
+        push, away = repelled(anchors, rows)
+        return _bucket(pull, q, similarity, push, away, found, temperature, form)
 
-    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.negatives.shape[1])))
+    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.bank.negatives)))
 
 
 def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
@@ -121,44 +115,53 @@ def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Te
 
 def _bucket(
     pull: Tensor,
-    bucket: Tensor,
-    mass: Tensor,
+    q: Tensor,
+    local: Tensor,
     push: Tensor,
     away: Tensor,
     found: Tensor,
     tau: float,
     form: str,
 ) -> tuple[Tensor, ...]:
-    """The sums, from s_p, T, sum q, log sum_n e^{s_n / tau} and the mean of s_n."""
-    found = found & push.isfinite()
-    push = push.masked_fill(~found, 0.0)
-    if form == "printed":
-        near = bucket / tau
-        numerator = pull / tau
-    else:
-        mean = bucket / mass.clamp(min=torch.finfo(mass.dtype).tiny)
-        near = (mean / tau).masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
-        numerator = torch.logaddexp(pull / tau, near)
-    denominator = torch.logsumexp(torch.stack([pull / tau, near, push]), dim=0)
-    loss = torch.where(found, denominator - numerator, 0.0).flatten(1).sum(1)  # (b,)
+    """The sums, from s_p, q_c and s_c, log sum_n e^{s_n / tau} and the mean of s_n."""
+    found = found & (push > -float("inf"))
+    near = (q * local).sum(-1) / tau
+    if form == "soft_positive":
+        mass = q.sum(-1)
+        near = near / mass.clamp(min=torch.finfo(mass.dtype).tiny)
+        near = near.masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
+    shares = torch.stack([pull / tau, near, torch.where(found, push, 0.0)]).log_softmax(0)
+    loss = -shares[0] if form == "printed" else -torch.logaddexp(shares[0], shares[1])
     with torch.no_grad():
-        shares = torch.exp(torch.stack([near, push]) - denominator)
-        told = torch.cat([shares, (pull - away)[None]])
-        told = torch.where(found, told, 0.0).flatten(2).sum(2)  # (3, b)
-        return loss, found.flatten(1).sum(1).to(loss.dtype), *told.unbind(0)
+        told = [*shares[1:].exp(), pull - away]
+    terms = torch.stack([torch.ones_like(loss), loss, *told])
+    sums = torch.where(found, terms, 0.0).flatten(2).sum(2)
+    return sums.unbind(0)  # (b,) each
 
 
-def _negatives(level: Level, rows: slice, temperature: float) -> tuple[Tensor, Tensor]:
-    """log sum_n e^{s_n / tau} of each anchor, -inf without negatives, and mean s_n: (b, T) both."""
-    # (b, T, M); this way round the gradient of the many negatives stays dense
-    cosine = (level.negatives[rows] @ level.anchors[rows].mT).mT
-    mask = level.negative_mask[rows, None]
-    logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
-    return torch.logsumexp(logits, dim=-1), mean_over(cosine.detach(), mask)
+@cache
+def _weights(
+    places: int, step: int, sigma: float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """q between places ``step`` tokens apart, (places, places); 0 at the match itself.
+
+    Kept for good, like `_places`: a recorded graph goes on reading it.
+    """
+    with torch.inference_mode(False):  # a gradient may want them later
+        place = torch.arange(places, device=device, dtype=torch.float64) * step
+        q = torch.exp(-((place - place[:, None]) ** 2) / (2 * sigma**2))
+        return q.fill_diagonal_(0.0).to(dtype)
 
 
-def _gaussian(distance: Tensor, sigma: float) -> Tensor:
-    return torch.exp(-(distance.double() ** 2) / (2 * sigma**2))
+@cache
+def _places(
+    tokens: int, windows: int, window: int, stride: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Tokens of the windows (N, W), and how far each place of a window is from another (W, W)."""
+    with torch.inference_mode(False):
+        place = torch.arange(window, device=device)
+        token = torch.arange(windows, device=device)[:, None] * stride + place
+        return token.clamp(max=tokens - 1), place - place[:, None]
 
 
 def _pick(values: Tensor, index: Tensor) -> Tensor:

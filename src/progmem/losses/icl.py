@@ -16,15 +16,15 @@ def icl_loss(
     An anchor's gap is the cosine with its positive minus the mean cosine with its negatives.
 
     Args:
-        anchors: (A, D), need not be normalised.
+        anchors: (A, D), normalised.
         keys: (G, D), the same vectors and those of all other series, in both views.
         positive: the key that is the anchor's other view, (A,).
         mask: keys in the denominator, (A, G): the positive and the negatives, not the anchor.
 
     Equal vectors everywhere give log(keys in the denominator) an anchor, the value of not knowing.
     """
-    cosine = F.normalize(anchors, dim=1) @ F.normalize(keys, dim=1).T  # (A, G)
-    logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
+    cosine = anchors @ keys.T  # (A, G)
+    logits = torch.where(mask, cosine / temperature, -float("inf"))
     total = F.cross_entropy(logits, positive, reduction="sum")
     with torch.no_grad():
         pull = cosine.gather(1, positive[:, None]).squeeze(1)

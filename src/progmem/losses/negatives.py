@@ -10,10 +10,23 @@ from torch import Tensor
 
 
 class Negatives(NamedTuple):
-    """For each sequence, entries of the pool that its anchors are told apart from."""
+    """A shuffled pool, and for each sequence M places of it that its anchors are told apart from.
 
-    entry: Tensor  # (B, M) into the B * P entries of the key view
+    Sequence i takes the places from i P on; after the last place comes the first again.
+    """
+
+    order: Tensor  # (B P,), at each place an entry of the key view
     mask: Tensor  # (B, M): not of this sequence, not overlapping it in time
+
+    @property
+    def entries(self) -> int:
+        """P, by which sequences are apart."""
+        return len(self.order) // len(self.mask)
+
+
+def circular(x: Tensor, count: int) -> Tensor:
+    """Places (B P, ...) with the first ``count`` once more behind the last."""
+    return torch.cat([x, x[:count]])
 
 
 def overlapping(recording: Tensor, start: Tensor, length: Tensor) -> Tensor:
@@ -31,11 +44,8 @@ def draw_negatives(
     One permutation of the whole pool serves a step: sequence i takes consecutive places of it from
     an offset of its own, and all its anchors share them.
     """
-    B = overlap.shape[0]
-    pool = B * entries
+    pool = len(overlap) * entries
+    order = torch.randperm(pool, generator=generator, device=generator.device).to(overlap.device)
     count = min(count, pool)
-    order = torch.randperm(pool, generator=generator, device=generator.device)
-    place = torch.arange(B, device=order.device)[:, None] * pool // B
-    place = (place + torch.arange(count, device=order.device)) % pool
-    entry = order[place].to(overlap.device)  # (B, M)
-    return Negatives(entry, ~overlap.gather(1, entry // entries))
+    sequence = circular(order // entries, count).unfold(0, count, entries)[:-1]  # (B, M)
+    return Negatives(order, ~overlap.gather(1, sequence))

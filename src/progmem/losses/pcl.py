@@ -8,7 +8,8 @@ Shapes: B sequences, A anchors a sequence (windows x slots), M negatives, D widt
 import torch
 from torch import Tensor
 
-from progmem.losses.bounded import in_pieces, mean_over
+from progmem.losses.bounded import cut, in_pieces
+from progmem.losses.contrast import Bank, repulsion
 
 
 def pcl_loss(
@@ -16,34 +17,30 @@ def pcl_loss(
     positives: Tensor,
     valid: Tensor,
     *,
-    negatives: Tensor,
-    negative_mask: Tensor,
+    bank: Bank,
     temperature: float | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """InfoNCE of each sequence's slots summed, their number, their summed gaps (see ICL): (B,).
 
     Args:
-        anchors: slots of one view, (B, A, D), normalised like all the others.
+        anchors: slots of both views, (B, A, D), normalised like all the others.
         positives: the matching slots of the other view, (B, A, D).
         valid: anchors that have a positive, (B, A).
-        negatives: slots of other sequences in the other view, (B, M, D).
-        negative_mask: which of those count, (B, M). A sequence without any has no anchors.
+        bank: slots of all sequences. A sequence that none of them may repel has no anchors.
 
     Equal slots everywhere give log(1 + negatives) an anchor.
     """
-    valid = valid & negative_mask.any(1, keepdim=True)
+    repelled = repulsion(bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
-        pull = (anchors[rows] * positives[rows]).sum(-1, keepdim=True)  # (B, A, 1)
-        push = (negatives[rows] @ anchors[rows].mT).mT  # (B, A, M); so the gradient stays dense
-        allowed = push.masked_fill(~negative_mask[rows, None], -float("inf"))
-        logits = torch.cat([pull, allowed], dim=-1) / temperature
-        each = torch.logsumexp(logits, dim=-1) - logits[..., 0]  # (B, A)
-        away = mean_over(push.detach(), negative_mask[rows, None])
-        gap = pull.detach().squeeze(-1) - away
-        told = torch.where(valid[rows], torch.stack([each, gap]), 0.0).sum(-1)  # (2, B)
-        return told[0], told[1]
+        own = cut(anchors, rows)
+        cosine = (own * cut(positives, rows)).sum(-1)  # (B, A)
+        push, away = repelled(own, rows)
+        found = valid[rows] & (push > -float("inf"))
+        shares = torch.stack([cosine / temperature, torch.where(found, push, 0.0)]).log_softmax(0)
+        told = [torch.ones_like(cosine), cosine.detach() - away]
+        sums = torch.where(found, torch.stack([-shares[0], *told]), 0.0).sum(-1)
+        return sums.unbind(0)  # (B,) each
 
-    cost = anchors.shape[1] * negatives.shape[1]
-    total, gaps = in_pieces(term, len(anchors), cost=cost)
-    return total, valid.sum(1).to(total.dtype), gaps
+    total, count, gaps = in_pieces(term, len(anchors), cost=anchors.shape[1] * bank.negatives)
+    return total, count, gaps

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match, match
+from progmem.losses.contrast import Bank
 from progmem.losses.hgcl import Level, token_level, window_level, window_means
 from progmem.losses.icl import icl_loss
 from progmem.losses.negatives import Negatives, draw_negatives
@@ -41,9 +42,6 @@ class Embedded(NamedTuple):
     window_mask: Tensor  # (b, N)
     token_time: Tensor | None  # (b, K), input samples; None: positives by number
     window_time: Tensor | None  # (b, N)
-
-    def rows(self, part: slice) -> "Embedded":
-        return Embedded._make(None if t is None else t[part] for t in self)
 
 
 class Drawn(NamedTuple):
@@ -83,13 +81,14 @@ def total_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss to be differentiated, and its parts: unweighted terms, gaps, shares of HGCL."""
     parts: dict[str, Tensor] = {}
-    if cfg.icl:
-        parts |= _icl(views, drawn, group, cfg)
     both = _together(views)
+    if cfg.icl:
+        parts |= _icl(both, drawn, group, cfg)
+    windows = _match(both.window_time, both.window_mask, model.stride * model.patch_stride)
     if cfg.pcl:
-        parts |= _pcl(both, drawn, group, model, pcl_temperature)
+        parts |= _pcl(both, windows, drawn, group, pcl_temperature)
     if cfg.hgcl:
-        parts |= _hgcl(both, drawn, group, cfg, model)
+        parts |= _hgcl(both, windows, drawn, group, cfg, model)
         parts["hgcl"] = cfg.alpha * parts["hgcl_tokens"] + cfg.beta * parts["hgcl_windows"]
     weights = {"icl": cfg.icl, "pcl": cfg.pcl, "hgcl": cfg.hgcl}
     loss = torch.stack([weights[name] * parts[name] for name in weights if name in parts]).sum()
@@ -107,106 +106,89 @@ def _swapped(x: Tensor) -> Tensor:
     return x.roll(len(x) // 2, 0)
 
 
-def _mean(total: Tensor, anchors: Tensor, group: Group) -> Tensor:
-    """Mean over all anchors, from sums and counts of one batch."""
-    return total / group.total(anchors).clamp(min=1)
+def _from_all(x: Tensor, group: Group) -> Tensor:
+    """Both views' own rows (2b, ...) of all processes, (2, B, ...)."""
+    return group.gather(x.view(2, -1, *x.shape[1:]).transpose(0, 1)).transpose(0, 1)
 
 
-def _mean_of_both(totals: Tensor, anchors: Tensor, group: Group) -> Tensor:
-    """Mean of each direction's mean over its anchors, from sums and counts of 2b sequences."""
-    totals, anchors = (t.view(2, -1).sum(1) for t in (totals, anchors))
-    return _mean(totals, anchors, group).mean()
+def _means(anchors: Tensor, sums: list[Tensor], group: Group) -> tuple[Tensor, ...]:
+    """Mean of each direction's mean over its anchors, from counts and sums of 2b sequences."""
+    totals = torch.stack([anchors, *sums]).view(1 + len(sums), 2, -1).sum(2)  # (., 2)
+    everywhere = group.total(totals[0].detach()).clamp(min=1)
+    return (totals[1:] / everywhere).mean(1).unbind(0)
 
 
-def _icl(
-    views: tuple[Embedded, Embedded], drawn: Drawn, group: Group, cfg: LossConfig
-) -> dict[str, Tensor]:
-    own = [_there(view.sequence) for view in views]
-    keys = torch.cat([group.gather(z) for z in own])  # (2B, d)
+def _icl(both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig) -> dict[str, Tensor]:
+    own = F.normalize(_there(both.sequence), dim=1)  # (2b, d)
+    keys = _from_all(own, group).flatten(0, 1)  # (2B, d)
     B = len(keys) // 2
     row = torch.arange(B, device=keys.device)[group.rows]
     positive = torch.cat([row + B, row])
     mask = ~drawn.overlap[group.rows].repeat(2, 2)  # (2b, 2B)
     mask = mask.scatter(1, positive[:, None], True)
     total, anchors, gaps = icl_loss(
-        torch.cat(own), keys, positive=positive, mask=mask, temperature=cfg.icl_temperature
+        own, keys, positive=positive, mask=mask, temperature=cfg.icl_temperature
     )
-    return {"icl": _mean(total, anchors, group), "icl_gap": _mean(gaps, anchors, group)}
+    loss, gap = torch.stack([total, gaps]) / group.total(anchors).clamp(min=1)
+    return {"icl": loss, "icl_gap": gap}
 
 
 def _pcl(
-    both: Embedded, drawn: Drawn, group: Group, model: ModelConfig, temperature: float | Tensor
+    both: Embedded, matched: Match, drawn: Drawn, group: Group, temperature: float | Tensor
 ) -> dict[str, Tensor]:
-    anchors = F.normalize(_there(both.memory), dim=-1)  # (2b, N, n, D)
-    keys = _swapped(anchors)
-    n = anchors.shape[2]
-    place, found = _match_windows(both, model)
-    positives = keys.gather(1, place[..., None, None].expand_as(keys))
-    there = _swapped(both.window_mask).repeat_interleave(n, dim=1)  # (2b, N n)
-    negatives, mask = _negatives(keys.flatten(1, 2), there, drawn.slots, group)
-    total, count, gaps = pcl_loss(
-        anchors.flatten(1, 2),
-        positives.flatten(1, 2),
-        found.repeat_interleave(n, dim=1),
-        negatives=negatives,
-        negative_mask=mask,
-        temperature=temperature,
-    )
-    return {
-        "pcl": _mean_of_both(total, count, group), "pcl_gap": _mean_of_both(gaps, count, group)
-    }  # fmt: skip
+    slots = F.normalize(_there(both.memory), dim=-1)  # (2b, N, n, D)
+    n = slots.shape[2]
+    positives = _swapped(slots).gather(1, matched.place[..., None, None].expand_as(slots))
+    anchors, positives = slots.flatten(1, 2), positives.flatten(1, 2)  # (2b, N n, D)
+    there, found = (t.repeat_interleave(n, dim=1) for t in (both.window_mask, matched.found))
+    bank = _bank(anchors, there, drawn.slots, group)
+    total, count, gaps = pcl_loss(anchors, positives, found, bank=bank, temperature=temperature)
+    loss, gap = _means(count, [total, gaps], group)
+    return {"pcl": loss, "pcl_gap": gap}
 
 
 def _hgcl(
-    both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig, model: ModelConfig
+    both: Embedded,
+    of_windows: Match,
+    drawn: Drawn,
+    group: Group,
+    cfg: LossConfig,
+    model: ModelConfig,
 ) -> dict[str, Tensor]:
-    anchors = F.normalize(_there(both.tokens), dim=-1)  # (2b, K, D)
-    means = window_means(anchors, both.token_mask, model, both.window_mask.shape[1])
-    tolerance = max(model.patch, model.patch_stride) / 2
-    time, valid = both.token_time, both.token_mask
-    other = None if time is None else _swapped(time)
-    matched = match(time, valid, other, _swapped(valid), tolerance=tolerance)
-    tokens = _level(anchors, valid, matched, drawn.tokens, group)
-    matched = _match_windows(both, model)
-    windows = _level(means, both.window_mask, matched, drawn.windows, group)
+    anchors, valid = F.normalize(_there(both.tokens), dim=-1), both.token_mask  # (2b, K, D)
+    means = window_means(anchors, valid, model, both.window_mask.shape[1])
+    windows = _level(means, both.window_mask, of_windows, drawn.windows, group)
+    of_tokens = _match(both.token_time, valid, max(model.patch, model.patch_stride) / 2)
+    tokens = _level(anchors, valid, of_tokens, drawn.tokens, group)
     form = cfg.hgcl_form
     tau, width = cfg.token_temperature, cfg.token_width
     by_token = token_level(tokens, both.window_mask, model, temperature=tau, width=width, form=form)
     tau, width = cfg.window_temperature, cfg.window_width
     by_window = window_level(windows, model, temperature=tau, width=width, form=form)
-    result = {}
-    for name, sums in (("tokens", by_token), ("windows", by_window)):
-        loss, *shares = (
-            _mean_of_both(s, sums.anchors, group)
-            for s in (sums.loss, sums.bucket_share, sums.negative_share)
-        )
-        result[f"hgcl_{name}"] = loss
-        result[f"{name}_bucket_share"], result[f"{name}_negative_share"] = shares
-    result["hgcl_gap"] = _mean_of_both(by_token.gap, by_token.anchors, group)
-    return result
+    told = [_means(count, sums, group) for count, *sums in (by_token, by_window)]
+    result: dict[str, Tensor] = {}
+    for name, (loss, bucket, negative, _) in zip(("tokens", "windows"), told, strict=True):
+        result |= {
+            f"hgcl_{name}": loss,
+            f"{name}_bucket_share": bucket,
+            f"{name}_negative_share": negative,
+        }
+    return result | {"hgcl_gap": told[0][3]}
 
 
 def _level(anchors: Tensor, valid: Tensor, matched: Match, drawn: Negatives, group: Group) -> Level:
-    keys, there = _swapped(anchors), _swapped(valid)
-    return Level(anchors, keys, there, matched, *_negatives(keys, there, drawn, group))
+    bank = _bank(anchors, valid, drawn, group)
+    return Level(anchors, _swapped(anchors), _swapped(valid), matched, bank)
 
 
-def _negatives(
-    keys: Tensor, there: Tensor, drawn: Negatives, group: Group
-) -> tuple[Tensor, Tensor]:
-    """Entries (2b, M, D) of all sequences' ``keys`` (2b, P, D), and which of them count."""
-    bank, known = (
-        torch.cat([group.gather(half) for half in t.chunk(2)]).flatten(0, 1) for t in (keys, there)
-    )  # (2 B P, ...)
-    entry, allowed = (t[group.rows] for t in drawn)  # (b, M), of one view
-    entry = torch.cat([entry, entry + len(bank) // 2])
-    return bank[entry], torch.cat([allowed, allowed]) & known[entry]
+def _bank(own: Tensor, there: Tensor, drawn: Negatives, group: Group) -> Bank:
+    """All sequences' entries, from the own ones (2b, P, D) and which of them are there."""
+    vectors, known = (_from_all(t, group).flatten(1, 2) for t in (own, there))  # (2, B P, ...)
+    return Bank(vectors, known, drawn, group.rows)
 
 
-def _match_windows(both: Embedded, model: ModelConfig) -> Match:
-    time, valid = both.window_time, both.window_mask
+def _match(time: Tensor | None, valid: Tensor, tolerance: float) -> Match:
     other = None if time is None else _swapped(time)
-    tolerance = model.stride * model.patch_stride
     return match(time, valid, other, _swapped(valid), tolerance=tolerance)
 
 

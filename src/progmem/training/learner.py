@@ -46,9 +46,9 @@ class Learner(nn.Module):
         both = Embedded(
             sequence, memory, tokens, z.token_mask, z.window_mask, token_time, window_time
         )
-        B = len(lengths)
-        halves = both.rows(slice(0, B)), both.rows(slice(B, None))
-        return halves, z.sequence[:B].detach().float()
+        halves = zip(*((t, t) if t is None else t.chunk(2) for t in both), strict=True)
+        first, second = (Embedded._make(half) for half in halves)
+        return (first, second), z.sequence.detach()[: len(lengths)].float()
 
     def _times(self, time: Tensor, valid: Tensor, windows: int) -> tuple[Tensor, Tensor]:
         """Input time of each token's middle, (B, K), and of each window's tokens, (B, N)."""
