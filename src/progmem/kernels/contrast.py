@@ -5,8 +5,9 @@ similarities of all anchors are a band of the matrix (anchors x places of the po
 a block of anchors over the places that its sequences meet; backward, d(anchors) goes the same way
 and d(bank) takes a block of places over the anchors that met it. Every row is written once.
 
-Similarities are kept for backward. Products are of float32 split into three of the tensor cores'
-(tf32x3): a similarity of unit vectors is right to about 1e-6, as in plain float32.
+Similarities are kept for backward. Their products are of float32 split into three of the tensor
+cores' (tf32x3): a similarity of unit vectors is right to about 1e-6, as in plain float32. Backward,
+every factor is split beforehand into two bf16 numbers, which keeps 16 bits of it.
 
 Twin: `progmem.losses.contrast.repulsion_plainly`.
 
@@ -75,19 +76,35 @@ class _Against(torch.autograd.Function):
     def backward(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         anchors, bank, order, mask, score, push = ctx.saved_tensors
         given = Given(anchors, bank, mask, order, mask, *ctx.settings)
-        back = back.contiguous()
         d_anchors, d_bank = torch.empty_like(anchors), torch.empty_like(bank)
         if len(order) < bank.shape[1]:
             d_bank.zero_()  # also of entries that were not drawn
-        D = bank.shape[2]
+        slopes = score.new_empty(2, *score.shape, dtype=_kind(score))
+        M, D = score.shape[2], bank.shape[2]
+        rows, tiles = score.numel() // M, _tiles(given) | {"Y": TILE}
+        _slopes[(triton.cdiv(rows, ROWS),)](
+            score, push, back.contiguous(), *slopes, given.temperature, rows, M,
+            tiles["POINTED"], ROWS, COLUMNS,
+        )  # fmt: skip
         chunks = triton.cdiv(D, TILE)
         _d_anchors[(*_anchor_grid(given), chunks)](
-            score, push, back, bank, order, d_anchors, *_sizes(given), **_tiles(given)
+            *slopes, *_halves(bank), order, d_anchors, *_sizes(given), **tiles
         )
         _d_bank[(triton.cdiv(len(order), TILE), 2, chunks)](
-            score, push, back, anchors, order, d_bank, *_sizes(given), **_tiles(given)
+            *slopes, *_halves(anchors), order, d_bank, *_sizes(given), **tiles
         )
         return d_anchors, d_bank, *[None] * 7
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` as the sum of two bf16 tensors."""
+    high = x.to(torch.bfloat16)
+    return high.to(_kind(x)), (x - high).to(torch.bfloat16).to(_kind(x))
+
+
+def _kind(x: Tensor) -> torch.dtype:
+    """Of the halves: Triton's interpreter has no products of bf16."""
+    return torch.bfloat16 if x.is_cuda else torch.float32
 
 
 def _anchor_grid(given: Given) -> tuple[int, int]:
@@ -136,13 +153,6 @@ def _block(
 def _entries(order, column, pool):
     """The entries at columns of the band: places beyond the last are the first again."""
     return tl.load(order + column % pool)
-
-
-@triton.jit
-def _slope(score, push, back, sharpness):
-    """d(loss)/d(similarity) from d(loss)/d(log sum), by row."""
-    push = tl.where(push == float("-inf"), 0.0, push)
-    return tl.exp(score * sharpness - push[:, None]) * (back * sharpness)[:, None]
 
 
 @triton.jit
@@ -203,40 +213,63 @@ def _sums(
 
 
 @triton.jit
+def _slopes(
+    score_, push, back, high, low, temperature, rows, M, POINTED: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """d(loss)/d(similarity) from d(loss)/d(log sum), in two halves."""
+    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    sharpness = _sharpness(temperature, POINTED)
+    norm = tl.load(push + row, mask=row < rows, other=0.0)
+    norm = tl.where(norm == float("-inf"), 0.0, norm)
+    pull = tl.load(back + row, mask=row < rows, other=0.0) * sharpness
+    for start in range(0, M, C):
+        m = start + tl.arange(0, C)
+        cell = (row < rows)[:, None] & (m < M)[None, :]
+        at = row[:, None] * M + m[None, :]
+        score = tl.load(score_ + at, mask=cell, other=float("-inf"))
+        slope = tl.exp(score * sharpness - norm[:, None]) * pull[:, None]
+        half = slope.to(tl.bfloat16).to(tl.float32)
+        rest = (slope - half).to(tl.bfloat16)
+        tl.store(high + at, half.to(high.dtype.element_ty), mask=cell)
+        tl.store(low + at, rest.to(low.dtype.element_ty), mask=cell)
+
+
+@triton.jit
 def _d_anchors(
-    score_, push, back, bank, order, d_anchors, temperature, first, begin, S, b, pool, E, M,
-    T, P, D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
+    slope_high, slope_low, bank_high, bank_low, order, d_anchors, temperature, first, begin, S, b,
+    pool, E, M, T, P,
+    D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
 ):  # fmt: skip
     view, e = tl.program_id(1), tl.program_id(2) * X + tl.arange(0, X)
     there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
-    sharpness = _sharpness(temperature, POINTED)
-    norm = tl.load(push + row, mask=there, other=0.0)
-    pull = tl.load(back + row, mask=there, other=0.0)
     made = tl.zeros((X, X), tl.float32)
     for at in range(start, end, Y):
         column = at + tl.arange(0, Y)
         m = column[None, :] - (first + own)[:, None] * P
         cell = there[:, None] & (m >= 0) & (m < M)
-        score = tl.load(score_ + row[:, None] * M + m, mask=cell, other=float("-inf"))
+        slope = row[:, None] * M + m
+        high = tl.load(slope_high + slope, mask=cell, other=0.0)
+        low = tl.load(slope_low + slope, mask=cell, other=0.0)
         entry = (1 - view) * E + _entries(order, column, pool)
-        k = tl.load(
-            bank + entry[:, None] * D + e[None, :],
-            mask=(column < end)[:, None] & (e < D)[None, :], other=0.0,
-        )  # fmt: skip
-        slope = _slope(score, norm, pull, sharpness)
-        made = tl.dot(slope, k, made, input_precision="tf32x3")
+        vector = entry[:, None] * D + e[None, :]
+        cell = (column < end)[:, None] & (e < D)[None, :]
+        k = tl.load(bank_high + vector, mask=cell, other=0.0)
+        made = tl.dot(high, k, made)
+        made = tl.dot(low, k, made)
+        made = tl.dot(high, tl.load(bank_low + vector, mask=cell, other=0.0), made)
     to = d_anchors + row[:, None] * D + e[None, :]
     tl.store(to, made, mask=there[:, None] & (e < D)[None, :])
 
 
 @triton.jit
 def _d_bank(
-    score_, push, back, anchors, order, d_bank, temperature, first, begin, S, b, pool, E, M,
-    T, P, D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
+    slope_high, slope_low, anchors_high, anchors_low, order, d_bank, temperature, first, begin, S,
+    b, pool, E, M, T, P,
+    D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
 ):  # fmt: skip
     block, view = tl.program_id(0), tl.program_id(1)  # the view that the anchors are of
     e = tl.program_id(2) * X + tl.arange(0, X)
-    sharpness = _sharpness(temperature, POINTED)
     B = pool // P
     place = block * X + tl.arange(0, X)
     # sequences low .. high meet a place of this block; those before 0 are the last ones
@@ -254,15 +287,15 @@ def _d_bank(
         m = place[None, :] - i[:, None] * P
         m = tl.where(m < 0, m + pool, m)
         cell = there[:, None] & (m < M) & (place < pool)[None, :]
-        score = tl.load(score_ + row[:, None] * M + m, mask=cell, other=float("-inf"))
-        norm = tl.load(push + row, mask=there, other=0.0)
-        pull = tl.load(back + row, mask=there, other=0.0)
-        a = tl.load(
-            anchors + row[:, None] * D + e[None, :],
-            mask=there[:, None] & (e < D)[None, :], other=0.0,
-        )  # fmt: skip
-        slope = _slope(score, norm, pull, sharpness)
-        made = tl.dot(tl.trans(slope), a, made, input_precision="tf32x3")
+        slope = row[:, None] * M + m
+        steep = tl.trans(tl.load(slope_high + slope, mask=cell, other=0.0))
+        rest = tl.trans(tl.load(slope_low + slope, mask=cell, other=0.0))
+        vector = row[:, None] * D + e[None, :]
+        cell = there[:, None] & (e < D)[None, :]
+        a = tl.load(anchors_high + vector, mask=cell, other=0.0)
+        made = tl.dot(steep, a, made)
+        made = tl.dot(rest, a, made)
+        made = tl.dot(steep, tl.load(anchors_low + vector, mask=cell, other=0.0), made)
     entry = (1 - view) * E + tl.load(order + place, mask=place < pool, other=0)
     to = d_bank + entry[:, None] * D + e[None, :]
     tl.store(to, made, mask=(place < pool)[:, None] & (e < D)[None, :])

@@ -86,7 +86,7 @@ def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
     """Write the result (B, N, T, H, d) and the log of the softmax' sums (B, N, T, H), dense."""
     B, N, H, _, d = given.q.shape
     arguments, sizes = _arguments(given)
-    grid = (triton.cdiv(B * N, sizes["G"]), H)
+    grid = (H, triton.cdiv(B * N, sizes["G"]))  # neighbours read one row's heads
     _few_keys_forward[grid](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
 
 
@@ -118,7 +118,7 @@ def run_backward(
     extra = [
         x for t in more or made[1:3] for x in (t, *(t.stride(axis) // align for axis in (0, 2, 3)))
     ]
-    _few_keys_backward[(triton.cdiv(B * N, sizes["G"]), H)](
+    _few_keys_backward[(H, triton.cdiv(B * N, sizes["G"]))](
         *arguments, out, lse, d**-0.5, back, *pulls,
         *places, *extra, B * N, N, **sizes, KEYS=keys, MORE=more is not None,
         ONTO=given.k.shape[3] if onto is None else onto,
@@ -158,7 +158,7 @@ def _places(
 ):  # fmt: skip
     """Window (of all) and place in it of the packed rows and columns, and which are there."""
     row, column = tl.arange(0, R_), tl.arange(0, C_)
-    first = tl.program_id(0).to(tl.int64) * G
+    first = tl.program_id(1).to(tl.int64) * G
     r_window, c_window = first + row // T, first + column // (F + J)
     r_there = (row < G * T) & (r_window < windows)
     c_there = (column < G * (F + J)) & (c_window < windows)
@@ -212,7 +212,7 @@ def _few_keys_forward(
     d_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr, ALIGN: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    h, e = tl.program_id(1), tl.arange(0, d_)
+    h, e = tl.program_id(0), tl.arange(0, d_)
     r_window, t, r_there, c_window, j, c_there = _places(T, F, J, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
     at = _at(q, (r_window // N) * qb + (r_window % N) * qn + t * qt, h * qh, e, ALIGN)
@@ -249,7 +249,7 @@ def _few_keys_backward(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MORE: tl.constexpr,
     ONTO: tl.constexpr,
 ):  # fmt: skip
-    h, e = tl.program_id(1), tl.arange(0, d_)
+    h, e = tl.program_id(0), tl.arange(0, d_)
     kind = q.dtype.element_ty
     r_window, t, r_there, c_window, j, c_there = _places(T, F, J, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
