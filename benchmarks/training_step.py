@@ -58,7 +58,7 @@ def begin(rows: Rows, cfg: RunConfig, total: int, choose: Callable[..., Advance]
     learner = Learner(initial_model(model_for(rows, cfg), stats, train.seed), cfg.loss)
     learner.to(fabric.device)
     step = Step(learner, rows, cfg, train.batch_size, total, fabric.device)
-    freeze_unreached(learner, step(0)[0])
+    freeze_unreached(learner, lambda: step(0)[0])
     groups = parameter_groups(learner, train.weight_decay)
     optimizer = make_optimizer(groups, train.lr, fabric.device)
     wrapped, optimizer = fabric.setup(learner, optimizer)

@@ -12,7 +12,6 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.norm import Normed
-from progmem.kernels.sums import column_sums
 
 ROWS = 2  # of a program: a step has few rows, and all processors should have some
 
@@ -58,21 +57,14 @@ def gate_and_norm_backward(
     norm: Normed,
     dz: Tensor,
     da: Tensor,
-    d_carry: Tensor,
+    d_reset: Tensor,
 ) -> None:
-    """Write the gradients of z, of the carry and, but for what comes through z, of LN(state)."""
+    """Write the gradients of z, of reset, row by row, and, but for z's part, of LN(state)."""
     R, D = state.shape
     _gate_norm_backward[_grid(R)](
         dh, d_total, carry, carry_moments, norm.weight, z, state, moments, gate.weight, gate.bias,
-        reset, logit, dz, da, d_carry, R, n=len(reset), **_sizes(D),
+        reset, logit, dz, da, d_reset, R, n=len(reset), **_sizes(D),
     )  # fmt: skip
-
-
-def reset_gradient(d_carry: Tensor, z: Tensor, logit: Tensor) -> Tensor:
-    """The gradient of the reset rows (n, D) from all steps: sum of (1 - g) dcarry."""
-    n, D = logit.shape
-    kept = torch.sigmoid(-(z.view(-1, n, D) + logit))  # 1 - g
-    return column_sums(kept * d_carry.view(-1, n, D))
 
 
 def settle(
@@ -112,8 +104,9 @@ def settle_backward(
 ) -> None:
     """dL/dstate from the gradient of LN(state), ``da + through``, and ``back`` where not alive.
 
-    With ``earlier`` added it goes to ``out``; where ``earlier_alive`` also, and 0 elsewhere, to
-    ``masked`` and ``cast``, from which the step before starts; None: there is none.
+    ``da`` takes the sum of both. With ``earlier`` added the result goes to ``out``; where
+    ``earlier_alive`` also, and 0 elsewhere, to ``masked`` and ``cast``, from which the step before
+    starts; None: there is none.
     """
     R, D = state.shape
     _settle_backward[_grid(R)](
@@ -200,19 +193,19 @@ def _gate_norm_forward(
 @triton.jit
 def _gate_norm_backward(
     dh, d_total, carry, carry_moments, norm_w, z, state, moments, gate_w, gate_b, reset, logit,
-    dz, da, into_carry, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    dz, da, d_reset, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = _tile(R, D, D_, ROWS)
     unit, scale = _unit(_rows(carry, at, cell), carry_moments, r, R, cell)
     pull = _norm_pull(_rows(dh, at, cell) * _row(norm_w, c, D), unit, scale, D)
     pull += _rows(d_total, at, cell)
-    tl.store(into_carry + at, pull, mask=cell)
     unit, _ = _unit(_rows(state, at, cell), moments, r, R, cell)
     a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
     g, repeated = _gate(z, logit, at, r, c, cell, n, D)
     slope = pull * (a - _rows(reset, repeated, cell)) * g * (1 - g)
     tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=cell)
     tl.store(da + at, pull * g, mask=cell)
+    tl.store(d_reset + at, pull * (1 - g), mask=cell)
 
 
 @triton.jit
@@ -239,8 +232,9 @@ def _settle_backward(
 ):  # fmt: skip
     r, c, at, cell = _tile(R, D, D_, ROWS)
     unit, scale = _unit(_rows(state, at, cell), moments, r, R, cell)
-    pull = (_rows(da, at, cell) + _rows(through, at, cell)) * _row(gate_w, c, D)
-    pull = _norm_pull(pull, unit, scale, D)
+    pull = _rows(da, at, cell) + _rows(through, at, cell)
+    tl.store(da + at, pull, mask=cell)
+    pull = _norm_pull(pull * _row(gate_w, c, D), unit, scale, D)
     writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
     pull += tl.where(writes[:, None], 0.0, _rows(back, at, cell)) + _rows(earlier, at, cell)
     tl.store(out + at, pull, mask=cell)

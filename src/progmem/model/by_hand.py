@@ -29,32 +29,32 @@ class Fixed(NamedTuple):
 
 
 def attend_by_hand(
-    fixed: Fixed, state: Tensor, qkv: Tensor, below: Tensor, weights: tape.Weights
+    fixed: Fixed, start: Tensor, qkv: Tensor, below: Tensor, weights: tape.Weights
 ) -> tuple[Tensor, Tensor]:
     """Attention of all windows' tokens (B, N, W, H, d), and the memory (B, N, n, D).
 
     Args:
-        state: the first memory, (B, n, D).
+        start: the first memory, (n, D).
         qkv: projections of the tokens, (B, K, 3, H, d).
         below: projections of the block below's memory, (B or 1, N or 1, n, 3, H, d).
     """
-    both: tuple[Tensor, Tensor] = _Windows.apply(fixed, state, qkv, below, *weights)  # type: ignore[no-untyped-call]
+    both: tuple[Tensor, Tensor] = _Windows.apply(fixed, start, qkv, below, *weights)  # type: ignore[no-untyped-call]
     return both
 
 
 class _Windows(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, fixed: Fixed, state: Tensor, qkv: Tensor, below: Tensor, *learnt: Tensor
+        ctx: Any, fixed: Fixed, start: Tensor, qkv: Tensor, below: Tensor, *learnt: Tensor
     ) -> tuple[Tensor, Tensor]:
         places, turn, seen, alive, _ = fixed
-        B = len(state)
+        B = len(qkv)
         N, W = places.windows, places.window
         H, d = qkv.shape[-2:]
         laid = lay.lay(qkv.contiguous(), below, *turn, places)  # (B, N, n+W, 3, H, d)
         _, k, v = _heads(laid)
         alive = alive.T.contiguous()
-        kept = tape.run(tape.Weights(*learnt), state, k, v, seen, alive)
+        kept = tape.run(tape.Weights(*learnt), start.expand(B, -1, -1), k, v, seen, alive)
         out = laid.new_empty(B, N, W, H, d)
         lse = laid.new_empty(B, N, W, H, dtype=torch.float32)
         few_keys.run_forward(_seen_by_tokens(laid, kept, fixed), out=out, lse=lse)
@@ -88,7 +88,8 @@ class _Windows(torch.autograd.Function):
             d_below = column_sums(d_below.flatten(0, 1)).to(back.dtype)[None, None]
         d_qkv = back.new_empty(B, K, 3, H, d)
         lay.gather(back, fixed.turn.cos, fixed.turn.sin, fixed.places, out=d_qkv)
-        return None, d_state, d_qkv, d_below, *gradients
+        d_start = column_sums(d_state.view(B, n, -1))
+        return None, d_start, d_qkv, d_below, *gradients
 
 
 def _heads(laid: Tensor) -> tuple[Tensor, Tensor, Tensor]:

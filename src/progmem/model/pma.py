@@ -96,18 +96,17 @@ class PMABlock(nn.Module):
         from progmem.model import by_hand, tape
 
         layer, H = self.layer, self.cfg.heads
-        B, N = layout.windows.shape
-        W = self.cfg.window
+        N, W = layout.windows.shape[1], self.cfg.window
         reset = slots.ready()
         qkv = layer.project_at_once(gated, self.segment)  # (B, K, 3D)
         bar = layer.project_at_once(slots.gate(below, reset), slots.segments[1])
         qkv, bar = (torch.unflatten(t, -1, (3, H, -1)) for t in (qkv, bar))
         fixed = by_hand.Fixed(
-            Places(W, self.cfg.stride, N), turns(qkv[0, :W, 0, 0]), layout.seen, layout.alive,
+            Places(W, self.cfg.stride, N), turns(qkv.new_empty(W, qkv.shape[-1])), layout.seen, layout.alive,
             self.may_see(layout.in_window, W) if layout.gaps else None,
         )  # fmt: skip
         weights = tape.weights_of(slots, layer, reset, qkv.dtype)
-        attended, memory = by_hand.attend_by_hand(fixed, slots.start(B), qkv, bar, weights)
+        attended, memory = by_hand.attend_by_hand(fixed, slots.start(1)[0], qkv, bar, weights)
         rows = layer.complete(unfold_windows(gated, self.cfg, N), attended.transpose(2, 3))
         return rows, Scanned(memory, None, memory[:, -1].clone())
 

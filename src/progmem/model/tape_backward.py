@@ -31,8 +31,8 @@ class HandedBack(NamedTuple):
     qkv: Tensor  # (N, R, 3D)
     h: Tensor
     z: Tensor
-    normed: Tensor  # float32, but for what comes through z
-    carry: Tensor  # float32
+    normed: Tensor  # float32
+    reset: Tensor  # float32, before it is summed
     through: Tensor  # what comes through z
 
 
@@ -40,7 +40,7 @@ def run_backward(
     kept: Kept, weights: Weights, k: Tensor, v: Tensor, mask: Tensor, alive: Tensor,
     *, d_memory: Tensor, d_carry: tuple[Tensor, Tensor], into: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
-    """Gradients of the first state (B, n, D) and of the weights; `tape.run` tells the rest.
+    """Gradients of the first state (B n, D) and of the weights; `tape.run` tells the rest.
 
     Args:
         d_memory: of the memory after each window, (B, N, n, D).
@@ -83,7 +83,7 @@ def run_backward(
             back.h[w], back.total[w], kept.carry[w], kept.carry_moments[w],
             kept.z[w], kept.state[w], kept.moments[w], gate=gate, reset=weights.reset,
             logit=weights.logit, norm=project, dz=back.z[w], da=back.normed[w],
-            d_carry=back.carry[w],
+            d_reset=back.reset[w],
         )  # fmt: skip
         torch.mm(back.z[w], weights.left, out=back.through[w])
         before = max(w - 1, 0)
@@ -92,16 +92,16 @@ def run_backward(
             alive[w], gate=gate, earlier=own[w - 1] if w else none, earlier_alive=alive[before],
             out=d_state[w], masked=back.masked[before] if w else None, cast=back.cast[before],
         )  # fmt: skip
-    return d_state[0].view(B, n, D), _of_weights(weights, kept, back)
+    return d_state[0], _of_weights(weights, kept, back)
 
 
 def _room(N: int, R: int, D: int, *, like: Tensor) -> HandedBack:
     full = like.new_empty(4, N, R, D, dtype=torch.float32)
     cast = like.new_empty(6, N, R, D)
-    masked, total, normed, carry = full
+    masked, total, normed, reset = full
     first, f, more, h, z, through = cast
     wide, qkv = like.new_empty(N, R, 4 * D), like.new_empty(N, R, 3 * D)
-    return HandedBack(masked, first, wide, f, total, more, qkv, h, z, normed, carry, through)
+    return HandedBack(masked, first, wide, f, total, more, qkv, h, z, normed, reset, through)
 
 
 def _of_weights(weights: Weights, kept: Kept, back: HandedBack) -> tuple[Tensor, ...]:
@@ -115,12 +115,12 @@ def _of_weights(weights: Weights, kept: Kept, back: HandedBack) -> tuple[Tensor,
     def of_norm(pull: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
         return norm.weight_gradients(pull, x[:N], moments[:N])
 
-    gate_w, gate_b = of_norm(back.normed.add_(back.through), kept.state, kept.moments)
+    gate_w, gate_b = of_norm(back.normed, kept.state, kept.moments)
     norm_w, norm_b = of_norm(back.h, kept.carry, kept.carry_moments)
     ahead_w, ahead_b = of_norm(back.f, kept.total, kept.total_moments)
     found = Weights(
         gate_w, gate_b, product(back.z, kept.normed),
-        slots.reset_gradient(back.carry, kept.z, weights.logit), column_sums(back.z.view(-1, n, D)),
+        column_sums(back.reset.view(-1, n, D)), column_sums(back.z.view(-1, n, D)),
         norm_w, norm_b, norm_b, product(back.qkv, kept.h),
         product(back.more, kept.attended), column_sums(back.total.flatten(0, 1)), ahead_w, ahead_b,
         product(back.wide, kept.f), column_sums(back.wide.flatten(0, 1)),

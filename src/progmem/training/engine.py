@@ -8,6 +8,7 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
+from progmem import kernels
 from progmem.errors import ConfigError
 from progmem.settings import RunConfig, TrainConfig
 from progmem.training import checkpoint, randomness, run_folder
@@ -108,9 +109,10 @@ def anyone(fabric: Fabric, flag: bool) -> bool:
     return bool(told > 0)
 
 
-def freeze_unreached(learner: nn.Module, loss: Tensor) -> None:
+def freeze_unreached(learner: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Stop asking for gradients of parameters that ``loss`` does not depend on."""
-    torch.autograd.backward(loss)
+    with kernels.plain_torch():  # for one step no kernel is worth making
+        torch.autograd.backward(loss())
     for parameter in learner.parameters():
         if parameter.grad is None:
             parameter.requires_grad_(False)

@@ -170,7 +170,7 @@ def _train(
     step = SupervisedStep(learner, rows, labels, cfg, batch_size, fabric.device)
     with memory_explained(fabric.device):
         first = step.make(0).rows(slice(0, max(1, batch_size // train.parts)))
-        freeze_unreached(learner, step.losses(first, step.embed(first, slice(None))[0])[0])
+        freeze_unreached(learner, lambda: step.losses(first, step.embed(first, slice(None))[0])[0])
     optimizer = make_optimizer(_groups(learner, cfg), train.lr, fabric.device)
     done = resume(out, learner, optimizer, facts, say or (lambda _: None))
     if done >= total:

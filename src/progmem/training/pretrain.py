@@ -86,7 +86,7 @@ def _train(
     learner.to(fabric.device)
     step = Step(learner, rows, cfg, batch_size, total, fabric.device)
     with memory_explained(fabric.device):
-        freeze_unreached(learner, step(0)[0])
+        freeze_unreached(learner, lambda: step(0)[0])
     groups = parameter_groups(learner, train.weight_decay)
     optimizer = make_optimizer(groups, train.lr, fabric.device)
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
