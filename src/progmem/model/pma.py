@@ -102,8 +102,8 @@ class PMABlock(nn.Module):
         bar = layer.project_at_once(slots.gate(below, reset), slots.segments[1])
         qkv, bar = (torch.unflatten(t, -1, (3, H, -1)) for t in (qkv, bar))
         fixed = by_hand.Fixed(
-            Places(W, self.cfg.stride, N), turns(qkv.new_empty(W, qkv.shape[-1])), layout.seen, layout.alive,
-            self.may_see(layout.in_window, W) if layout.gaps else None,
+            Places(W, self.cfg.stride, N), turns(qkv.new_empty(W, qkv.shape[-1])),
+            layout.seen, layout.alive, self.may_see(layout.in_window, W) if layout.gaps else None,
         )  # fmt: skip
         weights = tape.weights_of(slots, layer, reset, qkv.dtype)
         attended, memory = by_hand.attend_by_hand(fixed, slots.start(1)[0], qkv, bar, weights)
