@@ -193,7 +193,7 @@ def test_overlap_aggregator(window, stride, tokens):
 
 
 @pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [
-    (2, False, "cover", 1), (2, True, "cover", 1), (2, False, "cover", 0),
+    (2, False, "cover", 1), (2, True, "cover", 1), (2, False, "cover", 0), (5, False, "cover", 1),
     (1, False, "cover", 1), (1, False, "floor", 1),
 ])  # fmt: skip
 def test_a_block_by_hand(slots, gaps, windows, block):

@@ -81,7 +81,7 @@ class _Against(torch.autograd.Function):
             d_bank.zero_()  # also of entries that were not drawn
         slopes = score.new_empty(2, *score.shape, dtype=_kind(score))
         M, D = score.shape[2], bank.shape[2]
-        rows, tiles = score.numel() // M, _tiles(given) | {"Y": TILE}
+        rows, tiles = score.numel() // M, _tiles(given) | {"Y": TILE, "num_stages": 2}
         _slopes[(triton.cdiv(rows, ROWS),)](
             score, push, back.contiguous(), *slopes, given.temperature, rows, M,
             tiles["POINTED"], ROWS, COLUMNS,
@@ -276,7 +276,7 @@ def _d_bank(
     high = tl.minimum((block * X + X - 1) // P, B - 1)
     low = (block * X + pool - M) // P + 1 - B
     low = tl.maximum(low, high + 1 - B)
-    made = tl.zeros((X, X), tl.float32)
+    made = tl.zeros((X, X), tl.float32)  # (D, places)
     for at in range(low * T, (high + 1) * T, Y):
         number = at - low * T + tl.arange(0, Y)
         i = low + number // T
@@ -288,14 +288,15 @@ def _d_bank(
         m = tl.where(m < 0, m + pool, m)
         cell = there[:, None] & (m < M) & (place < pool)[None, :]
         slope = row[:, None] * M + m
-        steep = tl.trans(tl.load(slope_high + slope, mask=cell, other=0.0))
-        rest = tl.trans(tl.load(slope_low + slope, mask=cell, other=0.0))
+        steep = tl.load(slope_high + slope, mask=cell, other=0.0)
+        rest = tl.load(slope_low + slope, mask=cell, other=0.0)
         vector = row[:, None] * D + e[None, :]
         cell = there[:, None] & (e < D)[None, :]
-        a = tl.load(anchors_high + vector, mask=cell, other=0.0)
-        made = tl.dot(steep, a, made)
-        made = tl.dot(rest, a, made)
-        made = tl.dot(steep, tl.load(anchors_low + vector, mask=cell, other=0.0), made)
+        a = tl.trans(tl.load(anchors_high + vector, mask=cell, other=0.0))
+        made = tl.dot(a, steep, made)
+        made = tl.dot(a, rest, made)
+        a = tl.trans(tl.load(anchors_low + vector, mask=cell, other=0.0))
+        made = tl.dot(a, steep, made)
     entry = (1 - view) * E + tl.load(order + place, mask=place < pool, other=0)
     to = d_bank + entry[:, None] * D + e[None, :]
-    tl.store(to, made, mask=(place < pool)[:, None] & (e < D)[None, :])
+    tl.store(to, tl.trans(made), mask=(place < pool)[:, None] & (e < D)[None, :])

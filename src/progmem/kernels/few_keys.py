@@ -97,7 +97,7 @@ def run_backward(
     lse: Tensor,
     back: Tensor,
     made: list[Tensor],
-    keys: bool,
+    keys: bool = True,
     more: tuple[Tensor, Tensor] | None = None,
     onto: int | None = None,
 ) -> None:

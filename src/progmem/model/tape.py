@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.kernels import biased, few_keys, norm, slots
+from progmem.kernels import biased, few_keys, few_queries, norm, slots
 from progmem.kernels.norm import Normed
 from progmem.model.attention import AttentionLayer
 from progmem.model.gates import Reset
@@ -152,7 +152,8 @@ def _step(kept: Kept, weights: Weights, given: few_keys.Given, w: int) -> Tensor
         segment=weights.segment, carry=kept.carry[w], h=kept.h[w], made=kept.carry_moments[w],
     )  # fmt: skip
     torch.mm(kept.h[w], weights.qkv.T, out=kept.qkv[w])
-    few_keys.run_forward(
+    attend = few_queries if n <= few_queries.MOST else few_keys
+    attend.run_forward(
         given, out=kept.attended[w].view(B, 1, n, H, d), lse=kept.lse[w].view(B, 1, n, H)
     )
     more = torch.mm(kept.attended[w], weights.out.T)

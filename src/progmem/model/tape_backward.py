@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.kernels import biased, few_keys, norm, slots
+from progmem.kernels import biased, few_keys, few_queries, norm, slots
 from progmem.kernels.norm import Normed
 from progmem.kernels.sums import column_sums
 from progmem.model.tape import EPS, Kept, Weights, seen_by_slots
@@ -62,6 +62,7 @@ def run_backward(
     back.masked[N - 1] = last.view(R, D)
     back.cast[N - 1] = back.masked[N - 1]
     none = own.new_zeros(R, D)
+    attend = few_queries if n <= few_queries.MOST else few_keys
     for w in reversed(range(N)):
         d_active = torch.mm(back.cast[w], weights.narrow)
         biased.run_gelu_backward(kept.wide[w], weights.widen_b, d_active, out=back.wide[w])
@@ -71,11 +72,11 @@ def run_backward(
             out=back.total[w], cast=back.more[w],
         )  # fmt: skip
         rows = back.qkv[w].view(B, 1, n, 3, H, -1)
-        few_keys.run_backward(
+        attend.run_backward(
             seen_by_slots(kept, k, v, mask, w),
             out=kept.attended[w].view(B, 1, n, H, -1), lse=kept.lse[w].view(B, 1, n, H),
             back=torch.mm(back.more[w], weights.out).view(B, 1, n, H, -1),
-            made=[*rows.unbind(3), *(t[:, w, None] for t in into)], keys=True,
+            made=[*rows.unbind(3), *(t[:, w, None] for t in into)],
             more=(d_carry[0][:, w, None], d_carry[1][:, w, None]), onto=n,
         )  # fmt: skip
         torch.mm(back.qkv[w], weights.qkv, out=back.h[w])
