@@ -34,7 +34,7 @@ GROWTH_WINDOW = 128
 class NoEncoder(nn.Module):
     """In place of the neighbourhood encoder, so that a PMT ends with its PMA blocks."""
 
-    def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, valid: Tensor, *, gaps: bool) -> tuple[Tensor, Tensor]:
         return tokens, tokens[:, -1]
 
 
