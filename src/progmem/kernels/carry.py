@@ -102,7 +102,7 @@ def scan(
     shape = {
         "W": W, "S": stride, "n": n, "n_": triton.next_power_of_2(n),
         "d": d, "d_": max(16, int(triton.next_power_of_2(d))), "H": heads, "P": parts,
-        "KEYS": 128 if narrow else 32,
+        "KEYS": (128 if d <= 64 else 64) if narrow else 32,
     }  # fmt: skip
     for w in range(N):
         _read[(B, heads)](*read, w, **shape, **sizes, **settings)
