@@ -77,7 +77,7 @@ def check(dim: int, device: str) -> None:
     torch.testing.assert_close(tokens, full(x).tokens, rtol=0, atol=1e-10)
     torch.testing.assert_close(sequence, full(x).sequence, rtol=0, atol=1e-10)
 
-    model, pma = progmem.PMT(cfg).to(device), make_pma(cfg).to(device)
+    model, pma = (make(cfg).eval().to(device) for make in (progmem.PMT, make_pma))
     pma.load_state_dict(model.state_dict(), strict=False)
     precise = model.double()(x)
     memory = pma.double()(x).memory

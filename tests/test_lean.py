@@ -97,20 +97,19 @@ def test_in_two_bytes_it_is_as_exact_as_they_can_be(with_kernels):
         assert error < 0.02, name
 
 
-def test_gaps_gradients_dropout_and_other_memories_take_the_other_way(with_kernels):
-    def takes(*, gaps=False, **more):
+def test_gaps_gradients_training_and_other_memories_take_the_other_way(with_kernels):
+    def takes(*, gaps=False, training=False, **more):
         model, x = made("overlap of two", **more)
-        return lean.takes(
-            model.tokenizer(x)[0], model.cfg, model.blocks[0].layer.train(), gaps=gaps
-        )
+        layer = model.train(training).blocks[0].layer
+        return lean.takes(model.tokenizer(x)[0], model.cfg, layer, gaps=gaps)
 
     with torch.no_grad():
         assert takes()
         for other in (
             {"readout": "block"},
             {"gate_carry": False},
-            {"dropout": 0.1},
             {"gaps": True},
+            {"training": True},
         ):
             assert not takes(**other)
     assert not takes()

@@ -148,3 +148,10 @@ def test_positions_are_turned_in_place_and_nothing_beside_them():
     expected = merge_heads(turned(split_heads(given[..., : 2 * H * d], 2 * H), turn))
     torch.testing.assert_close(x[..., : 2 * H * d], expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(x[..., 2 * H * d :], given[..., 2 * H * d :])
+
+
+def test_the_quick_gelu_is_the_exact_one_to_the_last_digits_of_float32():
+    h, bias = 3 * drawn(40, 130), drawn(130)
+    exact = torch.nn.functional.gelu((h + bias).double())
+    rows.gelu(h, bias)
+    torch.testing.assert_close(h.double(), exact, rtol=1e-6, atol=1e-6)

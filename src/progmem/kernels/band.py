@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WIDEST, MOST_FIRST = 128, 16  # d, F
-TILES: dict[bool, dict[str, int]] = {  # by whether numbers have two bytes
-    True: {"QUERIES": 128, "KEYS": 64, "num_warps": 8, "num_stages": 3},
+WIDEST = 128  # d; at most 16 first keys
+TILES = {  # by whether numbers have two bytes; with 128 registers two programs share a processor
+    True: {"QUERIES": 128, "KEYS": 64, "num_warps": 8, "num_stages": 3, "maxnreg": 128},
     False: {"QUERIES": 64, "KEYS": 32, "num_warps": 8, "num_stages": 2},
 }
 
@@ -43,9 +43,9 @@ def attend(
     given: list[Any] = [x for t in (q, k, v) for x in (t, *t.stride()[:3])]
     F = 0 if first is None else first[0].shape[2]
     given += [x for t in first or (k, v) for x in (t, *t.stride()[:3])]
-    tiles = dict(TILES[q.element_size() == 2])
-    if d > 64:
-        tiles["QUERIES"] = 64
+    tiles = TILES[q.element_size() == 2]
+    if d > 64 or T <= 64:
+        tiles = tiles | {"QUERIES": 64, "maxnreg": 255}
     _band[(triton.cdiv(T, tiles["QUERIES"]) * B * N * heads,)](
         *given, out, d**-0.5 * 1.4426950408889634, N, T, T if reach is None else reach,
         F=F, H=heads, d=d, d_=max(16, int(triton.next_power_of_2(d))),
@@ -55,15 +55,14 @@ def attend(
 
 
 @triton.jit
-def _take(score, values, most, total, made):
+def _take(score, scale, values, most, total, made):
     """The running softmax after some more scores (queries, keys), in powers of two."""
-    above = tl.maximum(most, tl.max(score, axis=1))
-    weight = tl.exp2(score - above[:, None])
+    above = tl.maximum(most, tl.max(score, axis=1) * scale)
+    weight = tl.exp2(score * scale - above[:, None])
     shrink = tl.exp2(most - above)
     total = total * shrink + tl.sum(weight, axis=1)
-    made = tl.dot(
-        weight.to(values.dtype), values, made * shrink[:, None], input_precision="ieee"
-    )  # fmt: skip
+    weight = weight.to(values.dtype)
+    made = tl.dot(weight, values, made * shrink[:, None], input_precision="ieee")
     return above, total, made
 
 
@@ -80,14 +79,17 @@ def _walk(
         if MASKED:
             where = where & (j < T)[:, None]
         keys = tl.load(k + j[:, None] * kt + e[None, :], mask=where, other=0.0)
-        score = tl.dot(rows, tl.trans(keys), input_precision="ieee") * scale
+        score = tl.dot(rows, tl.trans(keys), input_precision="ieee")
+        values = tl.load(v + j[:, None] * vt + e[None, :], mask=where, other=0.0)
         if MASKED:
             seen = j[None, :] <= i[:, None]
             if BAND:
                 seen = seen & (j[None, :] >= i[:, None] - reach)
-            score = tl.where(seen, score, -1e30)  # a row without any so far must not give NaN
-        values = tl.load(v + j[:, None] * vt + e[None, :], mask=where, other=0.0)
-        most, total, made = _take(score, values, most, total, made)
+            # scaled first: a row that sees none so far must not give NaN
+            score = tl.where(seen, score * scale, -1e30)
+            most, total, made = _take(score, 1.0, values, most, total, made)
+        else:
+            most, total, made = _take(score, scale, values, most, total, made)
     return most, total, made
 
 
@@ -121,7 +123,7 @@ def _band(
         score = tl.where((f < F)[None, :], score, -1e30)
         at = fv + b * fvb + n * fvn + h * d
         values = tl.load(at + f[:, None] * fvt + e[None, :], mask=where, other=0.0)
-        most, total, made = _take(score, values, most, total, made)
+        most, total, made = _take(score, 1.0, values, most, total, made)
     whole = 0  # from here on to the diagonal every row sees every key
     if BAND:
         edge = tl.maximum(0, start - reach) // KEYS * KEYS

@@ -22,7 +22,6 @@ from progmem.model.attention import (
     AttentionLayer,
     FeedForward,
     Norm,
-    drops,
     precision_of,
     split_heads,
 )
@@ -44,8 +43,8 @@ SHARED = 160_000  # bytes of fast memory that the kernels take at most
 
 def takes(x: Tensor, cfg: ModelConfig, layer: AttentionLayer, *, gaps: bool) -> bool:
     """Whether tokens ``x`` (B, K, D), missing before a series' end if ``gaps``, can go this way."""
-    if torch.is_grad_enabled() or gaps or drops(layer.drop) or not kernels.fit(x):
-        return False
+    if torch.is_grad_enabled() or layer.training or gaps or not kernels.fit(x):
+        return False  # training makes some rows twice, which must agree to the last bit
     from progmem.kernels import band, carry, few_keys
 
     carried = cfg.slots == 0 or (cfg.gate_carry and cfg.readout == "carry")
@@ -186,7 +185,10 @@ class _Ahead:
 
         m, widen, narrow = len(x), self.ahead.widen, self.ahead.narrow
         wide = torch.mm(self.normed[:m], widen.weight.T, out=self.wide[:m])
-        biased.run_gelu_forward(wide, widen.bias, out=wide)
+        if wide.element_size() == 2:
+            rows.gelu(wide, widen.bias)
+        else:
+            biased.run_gelu_forward(wide, widen.bias, out=wide)
         more = torch.mm(wide, narrow.weight.T, out=self.narrow[:m])
         other = self.cast[:m] if cast and out.dtype != self.cast.dtype else None
         rows.add(x, more, narrow.bias, out=out, cast=other)

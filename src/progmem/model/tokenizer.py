@@ -43,7 +43,8 @@ class Tokenizer(nn.Module):
 
     def _convolved(self, x: Tensor) -> Tensor:
         """Every patch of samples (B, L, C) as a row (B, K, D)."""
-        if kernels.fit(x) and not torch.is_grad_enabled():  # one product leaves dense rows
+        if kernels.fit(x) and not self.training and not torch.is_grad_enabled():
+            # one product leaves dense rows
             patches = x.unfold(1, self.patch, self.stride).flatten(2)  # (B, K, C patch)
             return F.linear(patches, self.conv.weight.flatten(1), self.conv.bias)
         return self.conv(x.mT).mT
