@@ -34,7 +34,7 @@ GROWTH_WINDOW = 128
 class NoEncoder(nn.Module):
     """In place of the neighbourhood encoder, so that a PMT ends with its PMA blocks."""
 
-    def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, valid: Tensor, *, gaps: bool) -> tuple[Tensor, Tensor]:
         return tokens, tokens[:, -1]
 
 
@@ -77,7 +77,7 @@ def check(dim: int, device: str) -> None:
     torch.testing.assert_close(tokens, full(x).tokens, rtol=0, atol=1e-10)
     torch.testing.assert_close(sequence, full(x).sequence, rtol=0, atol=1e-10)
 
-    model, pma = progmem.PMT(cfg).to(device), make_pma(cfg).to(device)
+    model, pma = (make(cfg).eval().to(device) for make in (progmem.PMT, make_pma))
     pma.load_state_dict(model.state_dict(), strict=False)
     precise = model.double()(x)
     memory = pma.double()(x).memory

@@ -19,21 +19,28 @@ from progmem.kernels.sums import column_sums
 
 
 def means(
-    rows: Tensor, exists: Tensor, taps: Tensor, *, stride: int, dtype: torch.dtype
+    rows: Tensor, exists: Tensor, taps: Tensor, *, stride: int, dtype: torch.dtype, cast: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Mean of the copies, and in ``dtype`` the mean of their convolution with ``taps``: (B, K, D).
 
     ``rows`` is (B, N, W, D); ``exists`` (B, K, O) tells the copies that are there. The third result
-    is ``rows`` in ``dtype``: its gradient is added on the way.
+    is ``rows``, if ``cast`` in ``dtype``: that one's gradient is added on the way.
     """
-    skip, mixed, cast = _Means.apply(rows, exists, taps, stride, dtype)
-    return skip, mixed, cast if rows.dtype != dtype else rows
+    cast = cast and rows.dtype != dtype
+    skip, mixed, other = _Means.apply(rows, exists, taps, stride, dtype, cast)
+    return skip, mixed, other if cast else rows
 
 
 class _Means(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, exists: Tensor, taps: Tensor, stride: int, dtype: torch.dtype
+        ctx: Any,
+        rows: Tensor,
+        exists: Tensor,
+        taps: Tensor,
+        stride: int,
+        dtype: torch.dtype,
+        cast: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         rows, exists = rows.contiguous(), exists.contiguous()
         B, K, _ = exists.shape
@@ -44,7 +51,7 @@ class _Means(torch.autograd.Function):
         _means_forward[grid](rows, exists.view(torch.uint8), taps, skip, mixed, B, **sizes)
         ctx.stride = stride
         ctx.save_for_backward(rows, exists, taps)
-        return skip, mixed, rows.to(dtype) if rows.dtype != dtype else rows.new_empty(0)
+        return skip, mixed, rows.to(dtype) if cast else rows.new_empty(0)
 
     @staticmethod
     @once_differentiable
@@ -61,7 +68,7 @@ class _Means(torch.autograd.Function):
             rows, exists.view(torch.uint8), taps, d_skip.contiguous(), d_mixed.contiguous(),
             d_cast.contiguous(), d_rows, sums, B, **sizes, CAST=d_cast.numel() > 0,
         )  # fmt: skip
-        return d_rows, None, column_sums(sums).to(taps.dtype), None, None
+        return d_rows, None, column_sums(sums).to(taps.dtype), None, None, None
 
 
 @triton.jit

@@ -6,6 +6,8 @@ product, `settle`. Backward goes the same way in reverse. Twin: `MemorySlots.ste
 Shapes: R = B n rows of slots (B series, n slots), D width.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -14,6 +16,28 @@ from torch import Tensor
 from progmem.kernels.norm import Normed
 
 ROWS = 2  # of a program: a step has few rows, and all processors should have some
+
+
+class Weights(NamedTuple):
+    """Everything of a step that learns; the products' weights in the precision they run in."""
+
+    gate_w: Tensor  # LN of the memory gate, (D,)
+    gate_b: Tensor
+    left: Tensor  # the gate's part for the memory, (D, D)
+    reset: Tensor  # LN M_r, (n, D)
+    logit: Tensor  # the gate's part for the reset state, (n, D)
+    norm_w: Tensor  # LN before the projections, (D,)
+    norm_b: Tensor
+    segment: Tensor  # (D,)
+    qkv: Tensor  # (3D, D)
+    out: Tensor  # (D, D)
+    out_b: Tensor
+    ahead_w: Tensor  # LN of the feed-forward layer, (D,)
+    ahead_b: Tensor
+    widen: Tensor  # (4D, D)
+    widen_b: Tensor
+    narrow: Tensor  # (D, 4D)
+    narrow_b: Tensor
 
 
 def gate_and_norm(

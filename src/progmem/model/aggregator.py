@@ -39,26 +39,36 @@ class OverlapAggregator(nn.Module):
             self.query = nn.Sequential(nn.Linear(dim, narrow), nn.GELU(), nn.Linear(narrow, dim))
             self.bias = nn.Parameter(torch.zeros(self.heads, self.overlap))
 
-    def forward(self, rows: Tensor, exists: Tensor) -> Tensor:
-        """Merge windows (B, N, W, D) into tokens (B, K, D), whose copies ``exists`` (B, K, O)."""
+    def forward(self, rows: Tensor, exists: Tensor, projected: Tensor | None = None) -> Tensor:
+        """Merge windows (B, N, W, D) into tokens (B, K, D), whose copies ``exists`` (B, K, O).
+
+        ``projected`` (B, N, W, 2D): the rows' product with `keys_and_values`, if that is known.
+        """
         if self.overlap > 1 and kernels.fit(rows):
-            return self.by_kernels(rows, exists)
+            return self.by_kernels(rows, exists, projected)
         return self.of_copies(align_copies(rows, self.cfg, exists.shape[1]), exists)
 
-    def by_kernels(self, rows: Tensor, exists: Tensor) -> Tensor:
+    def by_kernels(self, rows: Tensor, exists: Tensor, projected: Tensor | None = None) -> Tensor:
         """`forward` of windows that overlap, by kernels."""
         from progmem.kernels import biased, overlap_means, overlap_pool
 
         S, dtype = self.cfg.stride, precision_of(self.value)
-        skip, mean, rows = overlap_means.means(rows, exists, self.taps, stride=S, dtype=dtype)
-        both = torch.cat([self.key.weight, self.value.weight])  # one product for keys and values
+        skip, mean, rows = overlap_means.means(
+            rows, exists, self.taps, stride=S, dtype=dtype, cast=projected is None
+        )
+        if projected is None:
+            projected = F.linear(rows, self.keys_and_values())
         first, last = cast(nn.Linear, self.query[0]), cast(nn.Linear, self.query[2])
         narrow = biased.gelu(F.linear(mean, first.weight), first.bias)
         query = biased.linear(narrow, last.weight.to(dtype), last.bias)
         return overlap_pool.attended(
-            query, F.linear(rows, both), skip, exists, self.bias, self.value.bias,
+            query, projected, skip, exists, self.bias, self.value.bias,
             self.gamma, self.skip_gate, stride=S, eps=self.norm.eps,
         )  # fmt: skip
+
+    def keys_and_values(self) -> Tensor:
+        """The weights of both, (2D, D): one product for two."""
+        return torch.cat([self.key.weight, self.value.weight])
 
     def of_copies(self, copies: Tensor, exists: Tensor) -> Tensor:
         """Merge ``copies`` (B, K, O, D), of which ``exists`` (B or 1, K, O) are there: (B, K, D).

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.kernels import few_keys, lay
+from progmem.kernels.slots import Weights
 from progmem.kernels.sums import column_sums
 from progmem.model import tape, tape_backward
 from progmem.model.rotary import Turn
@@ -29,7 +30,7 @@ class Fixed(NamedTuple):
 
 
 def attend_by_hand(
-    fixed: Fixed, start: Tensor, qkv: Tensor, below: Tensor, weights: tape.Weights
+    fixed: Fixed, start: Tensor, qkv: Tensor, below: Tensor, weights: Weights
 ) -> tuple[Tensor, Tensor]:
     """Attention of all windows' tokens (B, N, W, H, d), and the memory (B, N, n, D).
 
@@ -54,7 +55,7 @@ class _Windows(torch.autograd.Function):
         laid = lay.lay(qkv.contiguous(), below, *turn, places)  # (B, N, n+W, 3, H, d)
         _, k, v = _heads(laid)
         alive = alive.T.contiguous()
-        kept = tape.run(tape.Weights(*learnt), start.expand(B, -1, -1), k, v, seen, alive)
+        kept = tape.run(Weights(*learnt), start.expand(B, -1, -1), k, v, seen, alive)
         out = laid.new_empty(B, N, W, H, d)
         lse = laid.new_empty(B, N, W, H, dtype=torch.float32)
         few_keys.run_forward(_seen_by_tokens(laid, kept, fixed), out=out, lse=lse)
@@ -66,8 +67,8 @@ class _Windows(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_memory: Tensor) -> tuple[Tensor | None, ...]:
         alive, laid, out, lse, *others = ctx.saved_tensors
-        learnt = len(tape.Weights._fields)
-        weights, kept = tape.Weights(*others[:learnt]), tape.Kept(*others[learnt:])
+        learnt = len(Weights._fields)
+        weights, kept = Weights(*others[:learnt]), tape.Kept(*others[learnt:])
         fixed, (K, below) = ctx.fixed, ctx.sizes
         B, N, n, _ = d_memory.shape
         H, d = laid.shape[-2:]

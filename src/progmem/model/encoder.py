@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from progmem import kernels
 from progmem.config import ModelConfig
+from progmem.model import lean
 from progmem.model.attention import AttentionLayer, Norm, attend, drops, split_heads
 from progmem.model.rotary import turns
 
@@ -42,6 +43,7 @@ class NeighbourhoodEncoder(nn.Module):
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
+        self.cfg = cfg
         self.reach = cfg.window  # n: how many tokens back a token sees
         self.heads = cfg.heads
         self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
@@ -50,10 +52,15 @@ class NeighbourhoodEncoder(nn.Module):
         )
         self.norm = Norm(cfg.dim)
 
-    def forward(self, tokens: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (B, K, D), 0 where not ``valid`` (B, K), and the sequence vector (B, D)."""
+    def forward(self, tokens: Tensor, valid: Tensor, *, gaps: bool = True) -> tuple[Tensor, Tensor]:
+        """Tokens (B, K, D), 0 where not ``valid`` (B, K), and the sequence vector (B, D).
+
+        ``gaps``: tokens may be missing before a series' end.
+        """
         if self.by_hand(tokens):
             return self.run_by_hand(tokens, valid)
+        if lean.takes(tokens, self.cfg, self.attention_layers[0], gaps=gaps):
+            return lean.run_encoder(self, tokens, valid)
         cls = self.start(tokens.shape[0])
         for layer in self.attention_layers:
             updated, keys = self.refine(layer, tokens, valid, None)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
+from progmem.model import lean
 from progmem.model.aggregator import OverlapAggregator
 from progmem.model.attention import AttentionLayer, FeedForward, attend, split_heads
 from progmem.model.gates import TokenGate
@@ -67,6 +68,8 @@ class PMABlock(nn.Module):
             below: M_{b-1}, (B, N, n, D); for the first block its reset state (1, 1, n, D). None:
                 no memory.
         """
+        if lean.takes(tokens, self.cfg, self.layer, gaps=layout.gaps):
+            return lean.run_block(self, tokens, signal, below, layout)
         gated = self.gate(tokens, signal)
         scanned: Scanned | None
         if self.slots is not None and below is not None and self.by_hand(self.slots, gated):

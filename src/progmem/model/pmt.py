@@ -74,7 +74,7 @@ class PMT(nn.Module):
         for block in self.blocks:
             tokens, scanned = block(tokens, signal, memory, layout)
             memory = None if scanned is None else scanned.memory
-        tokens, sequence = self.encoder(tokens[:, :K], valid)
+        tokens, sequence = self.encoder(tokens[:, :K], valid, gaps=layout.gaps)
         if memory is not None:
             memory = torch.where(layout.windows[..., None, None], memory, 0.0)
         return Encoding(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from progmem.kernels import biased, few_keys, few_queries, norm, slots
 from progmem.kernels.norm import Normed
+from progmem.kernels.slots import Weights
 from progmem.model.attention import AttentionLayer
 from progmem.model.gates import Reset
 
@@ -20,28 +21,6 @@ if TYPE_CHECKING:
     from progmem.model.scan import MemorySlots
 
 EPS = torch.nn.LayerNorm(1).eps  # of every norm here
-
-
-class Weights(NamedTuple):
-    """Everything of a step that learns; the products' weights in the precision they run in."""
-
-    gate_w: Tensor  # LN of the memory gate, (D,)
-    gate_b: Tensor
-    left: Tensor  # the gate's part for the memory, (D, D)
-    reset: Tensor  # LN M_r, (n, D)
-    logit: Tensor  # the gate's part for the reset state, (n, D)
-    norm_w: Tensor  # LN before the projections, (D,)
-    norm_b: Tensor
-    segment: Tensor  # (D,)
-    qkv: Tensor  # (3D, D)
-    out: Tensor  # (D, D)
-    out_b: Tensor
-    ahead_w: Tensor  # LN of the feed-forward layer, (D,)
-    ahead_b: Tensor
-    widen: Tensor  # (4D, D)
-    widen_b: Tensor
-    narrow: Tensor  # (D, 4D)
-    narrow_b: Tensor
 
 
 def weights_of(

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from progmem.kernels import biased, few_keys, few_queries, norm, slots
 from progmem.kernels.norm import Normed
+from progmem.kernels.slots import Weights
 from progmem.kernels.sums import column_sums
-from progmem.model.tape import EPS, Kept, Weights, seen_by_slots
+from progmem.model.tape import EPS, Kept, seen_by_slots
 
 
 class HandedBack(NamedTuple):
