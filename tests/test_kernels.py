@@ -24,6 +24,7 @@ from progmem.kernels import (
     norm,
     overlap_means,
     turn,
+    unit,
     windows,
 )
 from progmem.model.gate_by_hand import gated
@@ -121,6 +122,35 @@ def test_gelu_and_sum_with_their_bias(rows):
     valid = torch.rand(x.shape[:-1], device=DEVICE) > 0.5
     theirs = torch.where(valid[..., None], x + h + bias, 0.0)
     assert_twins(biased.add(x, h, bias, valid), theirs, [x, h, bias])
+
+
+def test_norm_of_windows_that_are_views():
+    x, more, shift, weight, bias = drawn(2, 9, 8), drawn(2, 3, 5, 8), drawn(8), drawn(8), drawn(8)
+    rows = windows.unfold(x, 5, 2)
+    ours = norm.add_norm(rows, more, shift, weight, bias, eps=1e-5, dtype=torch.float32)
+    total = x.unfold(1, 5, 2).movedim(-1, 2) + more + shift
+    theirs = total, F.layer_norm(total, (8,), weight, bias)
+    assert_twins(ours, theirs, [x, more, shift, weight, bias])
+
+
+def test_rows_of_length_one():
+    x = drawn(3, 5, 12)
+    assert_twins(unit.unit(x), F.normalize(x, dim=-1), [x])
+    zero = torch.zeros(2, 12, device=DEVICE, requires_grad=True)
+    assert_twins(unit.unit(zero), F.normalize(zero, dim=-1), [zero])
+
+
+def test_the_fast_gelu_is_the_gelu():
+    h = torch.linspace(-8, 8, 4000, device=DEVICE).to(torch.float16).view(40, 100)
+    bias = torch.zeros(100, device=DEVICE)
+    found = biased.run_gelu_forward(h, bias, out=torch.empty_like(h))
+    expected = F.gelu(h.double())
+    assert ((found - expected).abs() <= 1e-6 + 2**-11 * expected.abs()).all()
+    slope = torch.empty_like(h)
+    biased.run_gelu_backward(h, bias, torch.ones_like(h), out=slope)
+    x = h.double().requires_grad_()
+    (expected,) = torch.autograd.grad(F.gelu(x).sum(), x)
+    assert ((slope - expected).abs() <= 1e-6 + 2**-11 * expected.abs()).all()
 
 
 def test_a_linear_map():

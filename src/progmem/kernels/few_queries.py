@@ -19,7 +19,7 @@ from torch import Tensor, uint8
 from progmem.kernels.few_keys import Given
 
 MOST = 4  # queries
-HEADS = 2  # of a program
+HEADS, WARPS = 2, 1  # of a program
 
 
 def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
@@ -69,7 +69,7 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
     F, J = first_k.shape[3], k.shape[3]
     sizes = {
         "T": T, "F": F, "J": J, "H": H, "d": d, "C_": triton.next_power_of_2(F + J),
-        "d_": triton.next_power_of_2(d), "HEADS": HEADS, "ALIGN": align,
+        "d_": triton.next_power_of_2(d), "HEADS": HEADS, "ALIGN": align, "num_warps": WARPS,
     }  # fmt: skip
     return arguments, sizes
 

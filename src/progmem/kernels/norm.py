@@ -69,7 +69,7 @@ class _Norm(torch.autograd.Function):
         eps: float,
         dtype: torch.dtype,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        x = x.contiguous()
+        x = x if more is not None and _are_windows(x) else x.contiguous()
         more = None if more is None else more.contiguous()
         layer = Normed(weight, bias, eps)
         total, y, moments = _run_forward(x, more, shift, layer, segment, dtype)
@@ -161,8 +161,8 @@ def _run_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     total = x
     if more is not None:
-        total = torch.empty_like(x, dtype=torch.promote_types(x.dtype, more.dtype))
-    y = torch.empty_like(x, dtype=dtype)
+        total = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, more.dtype))
+    y = x.new_empty(x.shape, dtype=dtype)
     moments = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
     _launch_forward(x, more, shift, layer, segment, total, y, moments)
     return total, y, moments
@@ -181,9 +181,11 @@ def _launch_forward(
     D = x.shape[-1]
     R = x.numel() // D
     weight, bias, eps = layer
+    N, W = x.shape[1:3] if _are_windows(x) else (1, 1)
+    steps = x.stride()[:3] if _are_windows(x) else (D, D, D)
     _norm_forward[(triton.cdiv(R, ROWS),)](
-        x, x if more is None else more, bias if shift is None else shift, weight, bias,
-        bias if segment is None else segment, total, y, _step(y), moments, R, eps,
+        x, *steps, N, W, x if more is None else more, bias if shift is None else shift,
+        weight, bias, bias if segment is None else segment, total, y, _step(y), moments, R, eps,
         D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
         ADD=more is not None, SEGMENT=segment is not None,
     )  # fmt: skip
@@ -210,6 +212,11 @@ def _run_backward(
     sums = dx.new_empty(programs, 3, D, dtype=torch.float32)
     _launch_backward(total, weight, moments, dy, d_total, dx, d_more, sums if params else None)
     return dx, None if more_type is None else d_more, sums
+
+
+def _are_windows(x: Tensor) -> bool:
+    """Whether ``x`` (B, N, W, D) is a view of tokens, read as it is."""
+    return x.dim() == 4 and x.stride(-1) == 1 and not x.is_contiguous()
 
 
 def _step(x: Tensor) -> int:
@@ -239,7 +246,7 @@ def _launch_backward(
 
 @triton.jit
 def _norm_forward(
-    x, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
+    x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     ADD: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
@@ -247,7 +254,8 @@ def _norm_forward(
     c = tl.arange(0, D_)
     cell = (r < R)[:, None] & (c < D)[None, :]
     place = r[:, None] * D + c[None, :]
-    value = tl.load(x + place, mask=cell, other=0.0).to(tl.float32)
+    row = r // (N * W) * xb + r // W % N * xn + r % W * xt
+    value = tl.load(x + row[:, None] + c[None, :], mask=cell, other=0.0).to(tl.float32)
     if ADD:
         value += tl.load(more + place, mask=cell, other=0.0).to(tl.float32)
         value += tl.load(shift + c, mask=c < D, other=0.0).to(tl.float32)[None, :]

@@ -51,12 +51,6 @@ def add(x: Tensor, more: Tensor, bias: Tensor, *, out: Tensor, cast: Tensor | No
     )  # fmt: skip
 
 
-def gelu(h: Tensor, bias: Tensor) -> None:
-    """gelu(h + bias) in place for ``h`` (R, D), dense, to 2e-7: for types of two bytes."""
-    R, D = h.shape
-    _gelu[(triton.cdiv(R, 16), triton.cdiv(D, COLUMNS))](h, bias, R, D=D, ROWS=16, COLUMNS=COLUMNS)
-
-
 def turn(x: Tensor, cos: Tensor, sin: Tensor, *, heads: int) -> None:
     """Turn the rows of ``x`` (B, T, H d), last axis dense, in place, by (T, d/2)."""
     B, T, D = x.shape
@@ -133,23 +127,6 @@ def _add(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=cell)
     if CAST:
         tl.store(cast + at, total.to(cast.dtype.element_ty), mask=cell)
-
-
-@triton.jit(do_not_specialize=["R"])
-def _gelu(h, bias, R, D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    at, cell = r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
-    x = tl.load(h + at, mask=cell, other=0.0).to(tl.float32)
-    x += tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-    # x Phi(x) = max(x, 0) - |x| Phi(-|x|), by formula 7.1.26 of Abramowitz and Stegun: the exact
-    # erf takes longer than the memory does
-    a = tl.abs(x)
-    t = 1 / (1 + 0.23164190 * a)
-    tail = 0.5307027145 * t - 0.7265760135
-    tail = (tail * t + 0.7107068705) * t - 0.142248368
-    tail = (tail * t + 0.127414796) * t * tl.exp(-0.5 * a * a)
-    tl.store(h + at, (tl.maximum(x, 0.0) - a * tail).to(h.dtype.element_ty), mask=cell)
 
 
 @triton.jit

@@ -16,13 +16,13 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match
 from progmem.losses.bounded import cut, in_pieces
 from progmem.losses.contrast import Bank, repulsion
+from progmem.losses.unit import unit
 from progmem.model.geometry import unfold_windows
 
 FORMS = ("printed", "soft_positive")
@@ -110,7 +110,7 @@ def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Te
     """Normalised mean of each window's projected tokens, (B, N, D)."""
     present = valid[..., None].to(z.dtype)
     total = unfold_windows(z * present, cfg, windows).sum(2)
-    return F.normalize(total, dim=-1)  # the count cancels
+    return unit(total)  # the count cancels
 
 
 def _bucket(

@@ -186,10 +186,7 @@ class _Ahead:
 
         m, widen, narrow = len(x), self.ahead.widen, self.ahead.narrow
         wide = torch.mm(self.normed[:m], widen.weight.T, out=self.wide[:m])
-        if wide.element_size() == 2:
-            rows.gelu(wide, widen.bias)
-        else:
-            biased.run_gelu_forward(wide, widen.bias, out=wide)
+        biased.run_gelu_forward(wide, widen.bias, out=wide)
         more = torch.mm(wide, narrow.weight.T, out=self.narrow[:m])
         other = self.cast[:m] if cast and out.dtype != self.cast.dtype else None
         rows.add(x, more, narrow.bias, out=out, cast=other)
@@ -215,7 +212,7 @@ def _scan(
     reset = slots.ready()
     bar = slots.gate(below, reset)  # (B or 1, N or 1, n, D)
     _, bar_k, bar_v = (t.expand(B, N, -1, -1) for t in layer.project(bar, slots.segments[1]))
-    weights = weights_of(slots, layer, reset, layer.qkv.weight.dtype)
+    weights = weights_of(slots, layer, reset, slots.segments[0], layer.qkv.weight.dtype)
     seen = carry.Seen(bar_k, bar_v, k, v, layout.in_window, *turn)
     made = carry.scan(
         weights, slots.start(B), seen, layout.alive,

@@ -103,7 +103,7 @@ class MemorySlots(nn.Module):
         if self.by_hand(layer, state, keys=seen.mask.shape[-1]):
             from progmem.model import tape
 
-            weights = tape.weights_of(self, layer, reset, dtype)
+            weights = tape.weights_of(self, layer, reset, self.segments[0], dtype)
             alive = seen.alive.T.contiguous()
             kept = tape.run(weights, state, seen.k, seen.v, seen.mask[:, :, 0, 0], alive)
             return Stepped(kept.memory(len(state)), *kept.carry_heads(len(state)))

@@ -24,9 +24,9 @@ EPS = torch.nn.LayerNorm(1).eps  # of every norm here
 
 
 def weights_of(
-    memory: "MemorySlots", layer: AttentionLayer, reset: Reset, dtype: torch.dtype
+    memory: "MemorySlots", layer: AttentionLayer, reset: Reset, segment: Tensor, dtype: torch.dtype
 ) -> Weights:
-    """What a step learns, its products in ``dtype``."""
+    """What a step learns, its products in ``dtype``; ``segment`` (D,) is the carry's."""
     assert memory.gate.mix is not None
     ahead = layer.feed_forward
     left, _ = memory.gate.mix.weight.chunk(2, dim=1)
@@ -36,7 +36,7 @@ def weights_of(
     )
     return Weights(
         memory.gate.norm.weight, memory.gate.norm.bias, left, reset.rows, reset.logit,
-        layer.norm.weight, layer.norm.bias, memory.segments[0], qkv, out, layer.out.bias,
+        layer.norm.weight, layer.norm.bias, segment, qkv, out, layer.out.bias,
         ahead.norm.weight, ahead.norm.bias, widen, ahead.widen.bias, narrow, ahead.narrow.bias,
     )  # fmt: skip
 

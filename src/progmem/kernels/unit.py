@@ -1,0 +1,81 @@
+"""Rows of length one, one pass each way.
+
+Twin: `F.normalize`.
+
+Shapes: R rows, D width.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+ROWS = 4  # of a program
+LEAST = tl.constexpr(1e-12)  # a length that counts as zero
+
+
+def unit(x: Tensor) -> Tensor:
+    """``x`` (..., D) with its rows divided by their length."""
+    out: Tensor = _Unit.apply(x)
+    return out
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        R, D = x.numel() // x.shape[-1], x.shape[-1]
+        out, length = torch.empty_like(x), x.new_empty(R, dtype=torch.float32)
+        _unit_forward[(triton.cdiv(R, ROWS),)](x, out, length, R, D, _power(D), ROWS)
+        ctx.save_for_backward(out, length)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, back: Tensor) -> Tensor:
+        out, length = ctx.saved_tensors
+        R, D = len(length), out.shape[-1]
+        dx = torch.empty_like(out)
+        _unit_backward[(triton.cdiv(R, ROWS),)](
+            out, length, back.contiguous(), dx, R, D, _power(D), ROWS
+        )
+        return dx
+
+
+def _power(D: int) -> int:
+    return int(triton.next_power_of_2(D))
+
+
+@triton.jit
+def _tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, D_)
+    return r, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
+
+
+@triton.jit
+def _unit_forward(
+    x, out, length, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    r, at, cell = _tile(R, D, D_, ROWS)
+    row = tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
+    size = tl.sqrt(tl.sum(row * row, axis=1))
+    made = row / tl.maximum(size, LEAST)[:, None]
+    tl.store(out + at, made.to(out.dtype.element_ty), mask=cell)
+    tl.store(length + r, size, mask=r < R)
+
+
+@triton.jit
+def _unit_backward(
+    out, length, back, dx, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    r, at, cell = _tile(R, D, D_, ROWS)
+    made = tl.load(out + at, mask=cell, other=0.0).to(tl.float32)
+    pull = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
+    size = tl.load(length + r, mask=r < R, other=1.0)
+    along = tl.where(size > LEAST, tl.sum(pull * made, axis=1), 0.0)  # a bound does not turn
+    pull = (pull - made * along[:, None]) / tl.maximum(size, LEAST)[:, None]
+    tl.store(dx + at, pull.to(dx.dtype.element_ty), mask=cell)
