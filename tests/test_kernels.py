@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import progmem
 from progmem import kernels
+from progmem.losses.heads import Head
 from progmem.model.aggregator import OverlapAggregator
 from progmem.model.attention import attend_plainly
 from progmem.model.gates import TokenGate
@@ -25,6 +26,7 @@ from progmem.kernels import (
     overlap_means,
     turn,
     unit,
+    widen,
     windows,
 )
 from progmem.model.gate_by_hand import gated
@@ -122,6 +124,38 @@ def test_gelu_and_sum_with_their_bias(rows):
     valid = torch.rand(x.shape[:-1], device=DEVICE) > 0.5
     theirs = torch.where(valid[..., None], x + h + bias, 0.0)
     assert_twins(biased.add(x, h, bias, valid), theirs, [x, h, bias])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_product_with_its_gelu(dtype):
+    R, K, C = 70, 40, 100
+    x, weight, bias = torch.randn(R, K), torch.randn(C, K) / 6, torch.randn(C)
+    x, weight, bias = x.to(DEVICE, dtype), weight.to(DEVICE, dtype), bias.to(DEVICE)
+    wide, out, back = (torch.empty(R, C, dtype=dtype, device=DEVICE) for _ in range(3))
+    widen.gelu_of_product(x, weight, bias, wide=wide, out=out)
+    close = {"rtol": 2e-3, "atol": 2e-3} if dtype == torch.float16 else {}
+    torch.testing.assert_close(wide.float(), x.float() @ weight.float().T, **close)
+    y = (wide.float() + bias).requires_grad_()
+    torch.testing.assert_close(out.float(), F.gelu(y).detach(), **close)
+    pull = torch.randn(R, K, device=DEVICE).to(dtype)
+    widen.gelu_backward_of_product(pull, weight.T.contiguous(), bias, wide=wide, out=back)
+    (slope,) = torch.autograd.grad(F.gelu(y), y, pull.float() @ weight.float().T)
+    torch.testing.assert_close(back.float(), slope, **close)
+
+
+def test_what_passes_a_norm_meets_its_gradient():
+    x, weight, bias = drawn(5, 8), drawn(8), drawn(8)
+    ours = norm.through(x, weight, bias, eps=1e-5, segment=None, dtype=torch.float32)
+    theirs = x * 1, F.layer_norm(x, (8,), weight, bias)
+    assert_twins(ours, theirs, [x, weight, bias])
+
+
+def test_a_head(monkeypatch):
+    head, x = Head(6, 8, 5).to(DEVICE), drawn(3, 4, 6)
+    with kernels.plain_torch():
+        theirs = head(x)
+    monkeypatch.setattr(kernels, "fit", lambda _: True)
+    assert_twins(head(x), theirs, [x, *head.parameters()])
 
 
 def test_norm_of_windows_that_are_views():

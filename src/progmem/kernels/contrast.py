@@ -87,19 +87,23 @@ class _Against(torch.autograd.Function):
             tiles["POINTED"], ROWS, COLUMNS,
         )  # fmt: skip
         chunks = triton.cdiv(D, TILE)
+        of_anchors = _halves(anchors)
+        same = bank.data_ptr() == anchors.data_ptr() and bank.numel() == anchors.numel()
+        of_bank = of_anchors if same else _halves(bank)  # in one process they are
         _d_anchors[(*_anchor_grid(given), chunks)](
-            *slopes, *_halves(bank), order, d_anchors, *_sizes(given), **tiles
+            *slopes, *of_bank, order, d_anchors, *_sizes(given), **tiles
         )
         _d_bank[(triton.cdiv(len(order), TILE), 2, chunks)](
-            *slopes, *_halves(anchors), order, d_bank, *_sizes(given), **tiles
+            *slopes, *of_anchors, order, d_bank, *_sizes(given), **tiles
         )
         return d_anchors, d_bank, *[None] * 7
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` as the sum of two bf16 tensors."""
-    high = x.to(torch.bfloat16)
-    return high.to(_kind(x)), (x - high).to(torch.bfloat16).to(_kind(x))
+    high, low = torch.empty_like(x, dtype=_kind(x)), torch.empty_like(x, dtype=_kind(x))
+    _split[(triton.cdiv(x.numel(), 1024),)](x, high, low, x.numel(), C=1024)
+    return high, low
 
 
 def _kind(x: Tensor) -> torch.dtype:
@@ -124,6 +128,22 @@ def _tiles(given: Given) -> dict[str, Any]:
         "D": given.bank.shape[2], "POINTED": isinstance(given.temperature, Tensor),
         "X": TILE, "Y": DEPTH, "num_warps": WARPS, "num_stages": STAGES,
     }  # fmt: skip
+
+
+@triton.jit
+def _halve(x, high, low, at, cell):
+    """Write ``x`` as the sum of two numbers of bf16."""
+    half = x.to(tl.bfloat16).to(tl.float32)
+    rest = (x - half).to(tl.bfloat16)
+    tl.store(high + at, half.to(high.dtype.element_ty), mask=cell)
+    tl.store(low + at, rest.to(low.dtype.element_ty), mask=cell)
+
+
+@triton.jit
+def _split(x, high, low, count, C: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * C + tl.arange(0, C)
+    cell = at < count
+    _halve(tl.load(x + at, mask=cell, other=0.0), high, low, at, cell)
 
 
 @triton.jit
@@ -229,10 +249,7 @@ def _slopes(
         at = row[:, None] * M + m[None, :]
         score = tl.load(score_ + at, mask=cell, other=float("-inf"))
         slope = tl.exp(score * sharpness - norm[:, None]) * pull[:, None]
-        half = slope.to(tl.bfloat16).to(tl.float32)
-        rest = (slope - half).to(tl.bfloat16)
-        tl.store(high + at, half.to(high.dtype.element_ty), mask=cell)
-        tl.store(low + at, rest.to(low.dtype.element_ty), mask=cell)
+        _halve(slope, high, low, at, cell)
 
 
 @triton.jit

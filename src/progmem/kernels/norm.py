@@ -29,8 +29,23 @@ def norm(
     dtype: torch.dtype,
 ) -> Tensor:
     """LN(x) + segment in ``dtype``, for ``x`` (..., D)."""
-    y: Tensor = _Norm.apply(x, None, None, weight, bias, segment, eps, dtype)
+    y: Tensor = _Norm.apply(x, None, None, weight, bias, segment, eps, dtype, False)
     return y
+
+
+def through(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    eps: float,
+    segment: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """``x`` itself for whoever else needs it, and `norm` of it: gradients meet on the way back."""
+    both: tuple[Tensor, Tensor]
+    both = _Norm.apply(x, None, None, weight, bias, segment, eps, dtype, True)
+    return both
 
 
 def add_norm(
@@ -44,7 +59,7 @@ def add_norm(
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """x + more + shift (D,) in the wider type of x and more (..., D), and LN of it in ``dtype``."""
-    both: tuple[Tensor, Tensor] = _Norm.apply(x, more, shift, weight, bias, None, eps, dtype)
+    both: tuple[Tensor, Tensor] = _Norm.apply(x, more, shift, weight, bias, None, eps, dtype, False)
     return both
 
 
@@ -68,6 +83,7 @@ class _Norm(torch.autograd.Function):
         segment: Tensor | None,
         eps: float,
         dtype: torch.dtype,
+        passed: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
         x = x if more is not None and _are_windows(x) else x.contiguous()
         more = None if more is None else more.contiguous()
@@ -76,7 +92,9 @@ class _Norm(torch.autograd.Function):
         ctx.types = x.dtype, None if more is None else more.dtype
         ctx.segment = segment is not None
         ctx.save_for_backward(total, weight, bias, moments, shift)
-        return y if more is None else (total, y)
+        if more is None and not passed:
+            return y
+        return (total.detach() if passed else total), y
 
     @staticmethod
     @once_differentiable
@@ -92,7 +110,7 @@ class _Norm(torch.autograd.Function):
             dw, db, d_shift = column_sums(sums)
             dw, db = dw.to(weight.dtype), db.to(bias.dtype)
             d_shift = None if shift is None else d_shift.to(shift.dtype)
-        return dx, d_more, d_shift, dw, db, db if ctx.segment else None, None, None
+        return dx, d_more, d_shift, dw, db, db if ctx.segment else None, None, None, None
 
 
 def run_forward(x: Tensor, layer: Normed, *, out: Tensor, moments: Tensor) -> None:
@@ -241,6 +259,7 @@ def _launch_backward(
         total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
         LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
+        num_warps=min(rows, 4),
     )  # fmt: skip
 
 

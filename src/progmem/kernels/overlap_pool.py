@@ -70,29 +70,32 @@ class _Attended(torch.autograd.Function):
         out = torch.empty_like(query, dtype=torch.promote_types(skip.dtype, gamma.dtype))
         sizes = sizes_of(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
+        mean = torch.empty_like(query)  # over the copies
+        lse = query.new_empty(B, K, len(bias), dtype=torch.float32)
         _attended_forward[(triton.cdiv(B * K, TOKENS),)](
-            query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate, out, B, eps,
-            *_scales(sizes), **sizes,
+            query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate, out, mean,
+            lse, B, eps, *_scales(sizes), **sizes,
         )  # fmt: skip
         ctx.settings = stride, eps
-        ctx.save_for_backward(query, rows, skip, exists, bias, shift, gamma, skip_gate)
+        ctx.save_for_backward(query, rows, skip, exists, bias, shift, gamma, skip_gate, mean, lse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
-        query, rows, skip, exists, bias, shift, gamma, skip_gate = ctx.saved_tensors
+        query, rows, skip, exists, bias, shift, gamma, skip_gate, mean, lse = ctx.saved_tensors
         stride, eps = ctx.settings
         sizes = sizes_of(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
-        programs = min(PROGRAMS, triton.cdiv(B * K, TOKENS))
+        sizes["TOKENS"] = 1  # more would need more registers than there are
+        programs = min(PROGRAMS, B * K)
         d_query, d_skip = torch.empty_like(query), torch.empty_like(skip)
         d_rows = room_for(rows, sizes)
         sums = rows.new_empty(programs, 3, len(gamma), dtype=torch.float32)
         d_bias = rows.new_empty(programs, *bias.shape, dtype=torch.float32)
         _attended_backward[(programs,)](
             query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate,
-            back.contiguous(), d_query, d_rows, d_skip, sums, d_bias, B, eps,
+            mean, lse, back.contiguous(), d_query, d_rows, d_skip, sums, d_bias, B, eps,
             *_scales(sizes), **sizes,
         )  # fmt: skip
         d_gamma, d_gate, d_shift = column_sums(sums)
@@ -130,11 +133,11 @@ def _unit(mean, inside, eps, D: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, rows, bias, shift, by_width, token, b, exists, h, inner, inside, B,
+    q, rows, bias, by_width, token, b, exists, h, inner, inside, B,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    """Weighted sum over the copies, (TOKENS, H, d), and log of the weights' sum, (TOKENS, H)."""
+    """Weighted mean of the copies, (TOKENS, H, d), and log of the weights' sum, (TOKENS, H)."""
     most = tl.full((TOKENS, H_), -3.0e38, tl.float32)
     total = tl.zeros((TOKENS, H_), tl.float32)
     made = tl.zeros((TOKENS, H_, d_), tl.float32)
@@ -148,13 +151,13 @@ def _attend(
         made = made * fade[:, :, None] + weight[:, :, None] * v
         total = total * fade + weight
         most = above
-    level = tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)
-    return made / total[:, :, None] + level[None], most + tl.log(total)
+    return made / total[:, :, None], most + tl.log(total)
 
 
 @triton.jit
 def _attended_forward(
-    query, rows, skip, exists, bias, shift, gamma, skip_gate, out, B, eps, by_width, by_copies,
+    query, rows, skip, exists, bias, shift, gamma, skip_gate, out, mean, lse, B, eps,
+    by_width, by_copies,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -165,23 +168,28 @@ def _attended_forward(
     inside = (h < H)[:, None] & (e < d)[None, :]
     live = token < B * K
     q = _row(query, token, live, inner, inside, H * d)
-    made, _ = _attend(
-        q, rows, bias, shift, by_width, token, token // K, exists, h, inner, inside, B,
+    made, norm = _attend(
+        q, rows, bias, by_width, token, token // K, exists, h, inner, inside, B,
         K, N, W, S, O, H, d, H_, d_, TOKENS,
     )  # fmt: skip
+    at = token[:, None, None] * H * d + inner[None]
+    whole = live[:, None, None] & inside[None]
+    tl.store(mean + at, made.to(mean.dtype.element_ty), mask=whole)
+    where = live[:, None] & (h < H)[None, :]
+    tl.store(lse + token[:, None] * H + h[None, :], norm, mask=where)
+    made += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
     unit, _ = _unit(made * by_copies, inside, eps, H * d)
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)
     gate = tl.load(skip_gate + inner, mask=inside, other=0.0).to(tl.float32)
     gate = 1 / (1 + tl.exp(-gate))
     plain = _row(skip, token, live, inner, inside, H * d)
     result = plain + gate[None] * (scale[None] * unit - plain)
-    at = out + token[:, None, None] * H * d + inner[None]
-    tl.store(at, result.to(out.dtype.element_ty), mask=live[:, None, None] & inside[None])
+    tl.store(out + at, result.to(out.dtype.element_ty), mask=whole)
 
 
 @triton.jit
 def _attended_backward(
-    query, rows, skip, exists, bias, shift, gamma, skip_gate,
+    query, rows, skip, exists, bias, shift, gamma, skip_gate, mean, lse,
     back, d_query, d_rows, d_skip, sums, bias_sums, B, eps, by_width, by_copies,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
@@ -195,6 +203,7 @@ def _attended_backward(
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)
     gate = tl.load(skip_gate + inner, mask=inside, other=0.0).to(tl.float32)
     gate = 1 / (1 + tl.exp(-gate))
+    level = tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)
     d_scale = tl.zeros((H_, d_), tl.float32)
     d_gate = tl.zeros((H_, d_), tl.float32)
     d_shift = tl.zeros((H_, d_), tl.float32)
@@ -205,11 +214,10 @@ def _attended_backward(
         live = token < B * K
         whole = live[:, None, None] & inside[None]
         q = _row(query, token, live, inner, inside, D)
-        made, norm = _attend(
-            q, rows, bias, shift, by_width, token, b, exists, h, inner, inside, B,
-            K, N, W, S, O, H, d, H_, d_, TOKENS,
-        )  # fmt: skip
-        unit, spread = _unit(made * by_copies, inside, eps, D)
+        made = _row(mean, token, live, inner, inside, D)
+        where = live[:, None] & (h < H)[None, :]
+        norm = tl.load(lse + token[:, None] * H + h[None, :], mask=where, other=0.0)
+        unit, spread = _unit((made + level[None]) * by_copies, inside, eps, D)
         plain = _row(skip, token, live, inner, inside, D)
         pull = _row(back, token, live, inner, inside, D)
         d_gate += tl.sum(pull * (scale[None] * unit - plain), axis=0) * gate * (1 - gate)
@@ -219,12 +227,11 @@ def _attended_backward(
         d_scale += tl.sum(pull * unit, axis=0)
         pull = pull * scale[None]
         along = tl.sum(tl.sum(pull * unit, axis=2), axis=1) / D
-        level = tl.sum(tl.sum(pull, axis=2), axis=1) / D
-        pull = pull - level[:, None, None] - unit * along[:, None, None]
+        middle = tl.sum(tl.sum(pull, axis=2), axis=1) / D
+        pull = pull - middle[:, None, None] - unit * along[:, None, None]
         pull = tl.where(inside[None], pull * (spread * by_copies)[:, None, None], 0.0)
         d_shift += tl.sum(pull, axis=0)
-        level = tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)
-        total = tl.sum(pull * (made - level[None]), axis=2)  # (TOKENS, H)
+        total = tl.sum(pull * made, axis=2)  # (TOKENS, H)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
             row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)

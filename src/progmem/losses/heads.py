@@ -3,8 +3,13 @@
 Shapes: D width; "..." is any batch.
 """
 
-from torch import nn
+from typing import cast
 
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from progmem import kernels
+from progmem.model.attention import precision_of
 from progmem.settings import LossConfig
 
 ICL_WIDTH = 128
@@ -14,11 +19,24 @@ def make_heads(dim: int, cfg: LossConfig) -> nn.ModuleDict:
     """Two-layer heads for the objectives that have one and are switched on."""
     heads = nn.ModuleDict()
     if cfg.icl:
-        heads["icl"] = _head(dim, 2 * dim, ICL_WIDTH)
+        heads["icl"] = Head(dim, 2 * dim, ICL_WIDTH)
     if cfg.hgcl:
-        heads["hgcl"] = _head(dim, dim, dim)
+        heads["hgcl"] = Head(dim, dim, dim)
     return heads
 
 
-def _head(dim: int, hidden: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, out))
+class Head(nn.Sequential):
+    """Two linear maps with a gelu between them."""
+
+    def __init__(self, dim: int, hidden: int, out: int) -> None:
+        super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
+        if not kernels.fit(x):
+            return cast(Tensor, last(F.gelu(first(x))))
+        from progmem.kernels import biased
+
+        dtype = precision_of(first)
+        h = biased.gelu(F.linear(x.to(dtype), first.weight), first.bias)
+        return biased.linear(h, last.weight.to(dtype), last.bias)

@@ -124,6 +124,18 @@ class Norm(nn.LayerNorm):
         y = F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
         return (y if segment is None else y + segment).to(dtype)
 
+    def through(
+        self, x: Tensor, *, dtype: torch.dtype, segment: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """``x`` to go on with, and `before` of it."""
+        if kernels.fit(x):
+            from progmem.kernels import norm
+
+            return norm.through(
+                x, self.weight, self.bias, eps=self.eps, segment=segment, dtype=dtype
+            )
+        return x, self.before(x, dtype=dtype, segment=segment)
+
 
 class FeedForward(nn.Module):
     """Pre-norm feed-forward sub-layer with its skip: x + W2 gelu(W1 LN x), four times as wide."""
@@ -138,7 +150,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor, h: Tensor | None = None, *, valid: Tensor | None = None) -> Tensor:
         """Rows (..., D) after the sub-layer, 0 where not ``valid``; ``h`` is LN x, if known."""
         if h is None:
-            h = self.norm.before(x, dtype=precision_of(self.widen))
+            x, h = self.norm.through(x, dtype=precision_of(self.widen))
         if kernels.fit(x) and not drops(self.drop):
             from progmem.kernels import biased
 
@@ -165,13 +177,13 @@ class AttentionLayer(nn.Module):
 
     def project(self, x: Tensor, segment: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v of rows (..., T, D), heads not yet split; ``segment`` (D,) says what they are."""
-        q, k, v = self.project_at_once(x, segment).chunk(3, dim=-1)
+        q, k, v = self.project_at_once(x, segment)[1].chunk(3, dim=-1)
         return q, k, v
 
-    def project_at_once(self, x: Tensor, segment: Tensor | None = None) -> Tensor:
-        """`project` in one tensor, (..., T, 3D)."""
-        made: Tensor = self.qkv(self.norm.before(x, dtype=precision_of(self.qkv), segment=segment))
-        return made
+    def project_at_once(self, x: Tensor, segment: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``x`` to go on with, and `project` in one tensor, (..., T, 3D)."""
+        x, h = self.norm.through(x, dtype=precision_of(self.qkv), segment=segment)
+        return x, self.qkv(h)
 
     def complete(self, x: Tensor, attended: Tensor) -> Tensor:
         """The rows (..., T, D) after both sub-layers, from attention (..., H, T, d)."""

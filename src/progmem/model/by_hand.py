@@ -83,8 +83,8 @@ class _Windows(torch.autograd.Function):
             kept, weights, k, v, fixed.seen, alive, d_memory=d_memory,
             d_carry=(d_carry[0], d_carry[1]), into=(back[:, :, :, 1], back[:, :, :, 2]),
         )  # fmt: skip
-        back[:, :, :n, 0] = 0.0  # nothing asked with the memory below
-        d_below = back[:, :, :n].contiguous()
+        d_below = back.new_zeros(B, N, n, 3, H, d)  # nothing asked with the memory below
+        d_below[:, :, :, 1:] = back[:, :, :n, 1:]
         if below[:2] == (1, 1):
             d_below = column_sums(d_below.flatten(0, 1)).to(back.dtype)[None, None]
         d_qkv = back.new_empty(B, K, 3, H, d)

@@ -85,7 +85,8 @@ class NeighbourhoodEncoder(nn.Module):
         mask = band_mask(F.pad(valid, (self.reach, 0)), self.reach)
         band = lay_out_band(valid, mask, width=rows.shape[2] // self.heads)
         for layer in self.attention_layers:
-            qkv = torch.unflatten(layer.project_at_once(rows), -1, (3, self.heads, -1))
+            rows, qkv = layer.project_at_once(rows)
+            qkv = torch.unflatten(qkv, -1, (3, self.heads, -1))
             rows = layer.complete(rows, attend_band(band, qkv).transpose(1, 2))
         rows = self.norm(rows)
         return torch.where(valid[..., None], rows[:, 1:], 0.0), rows[:, 0]

@@ -42,6 +42,7 @@ class Reset(NamedTuple):
 
     rows: Tensor  # LN M_r, (n, D)
     logit: Tensor  # its part of the gate's, (n, D)
+    left: Tensor  # the gate's weights for a memory, (D, D)
 
 
 class MemoryGate(nn.Module):
@@ -60,17 +61,17 @@ class MemoryGate(nn.Module):
         """``reset`` (n, D) made ready."""
         rows = self.norm(reset)
         if self.mix is None:
-            return Reset(rows, torch.zeros_like(rows))
-        _, right = self.mix.weight.chunk(2, dim=1)
-        return Reset(rows, F.linear(rows.to(right.dtype), right, self.mix.bias))
+            return Reset(rows, torch.zeros_like(rows), rows.new_empty(0))
+        left, right = self.mix.weight.chunk(2, dim=1)
+        return Reset(rows, F.linear(rows.to(right.dtype), right, self.mix.bias), left)
 
     def forward(self, memory: Tensor, reset: Reset) -> Tensor:
         """``memory`` (..., n, D) refined with ``reset``."""
         new = self.norm(memory)
         if self.mix is None:
             return new
-        left, _ = self.mix.weight.chunk(2, dim=1)
-        return mixed(F.linear(new.to(left.dtype), left), reset.logit, new, reset.rows)
+        z = F.linear(new.to(reset.left.dtype), reset.left)
+        return mixed(z, reset.logit, new, reset.rows)
 
 
 def mixed(z: Tensor, more: Tensor, a: Tensor, b: Tensor) -> Tensor:

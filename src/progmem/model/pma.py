@@ -101,16 +101,16 @@ class PMABlock(nn.Module):
         layer, H = self.layer, self.cfg.heads
         N, W = layout.windows.shape[1], self.cfg.window
         reset = slots.ready()
-        qkv = layer.project_at_once(gated, self.segment)  # (B, K, 3D)
+        gated, qkv = layer.project_at_once(gated, self.segment)  # (B, K, 3D)
         carried, under = slots.segments.unbind()
-        bar = layer.project_at_once(slots.gate(below, reset), under)
+        _, bar = layer.project_at_once(slots.gate(below, reset), under)
         qkv, bar = (torch.unflatten(t, -1, (3, H, -1)) for t in (qkv, bar))
         fixed = by_hand.Fixed(
             Places(W, self.cfg.stride, N), turns(qkv.new_empty(W, qkv.shape[-1])),
             layout.seen, layout.alive, self.may_see(layout.in_window, W) if layout.gaps else None,
         )  # fmt: skip
         weights = tape.weights_of(slots, layer, reset, carried, qkv.dtype)
-        attended, memory = by_hand.attend_by_hand(fixed, slots.start(1)[0], qkv, bar, weights)
+        attended, memory = by_hand.attend_by_hand(fixed, slots.first(), qkv, bar, weights)
         rows = layer.complete(unfold_windows(gated, self.cfg, N), attended.transpose(2, 3))
         return rows, Scanned(memory, None, memory[:, -1].clone())
 

@@ -91,7 +91,7 @@ class PMT(nn.Module):
     def first_memory(self) -> Tensor | None:
         """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""
         slots = self.pma_blocks[0].slots
-        return None if slots is None else slots.start(1)[:, None]
+        return None if slots is None else slots.first()[None, None]
 
     @property
     def pma_blocks(self) -> list[PMABlock]:

@@ -40,14 +40,17 @@ class MemorySlots(nn.Module):
         self.gate = MemoryGate(cfg.dim, mixes=block > 0 or cfg.gate_carry)
         self.segments = nn.Parameter(0.02 * torch.randn(2, cfg.dim))  # carry, block below
 
+    def first(self) -> Tensor:
+        """M_r (n, D), at least float32: bf16 would swallow small updates."""
+        return self.reset.to(torch.promote_types(self.reset.dtype, torch.float32))
+
     def start(self, batch: int) -> Tensor:
-        """M_{0,b} = M_r (B, n, D), at least float32: bf16 would swallow small updates."""
-        precise = torch.promote_types(self.reset.dtype, torch.float32)
-        return self.reset.to(precise).expand(batch, -1, -1)
+        """M_{0,b} = M_r, (B, n, D)."""
+        return self.first().expand(batch, -1, -1)
 
     def ready(self) -> Reset:
         """The reset state as the gate takes it."""
-        return self.gate.against(self.start(1)[0])
+        return self.gate.against(self.first())
 
     def read_carry(self, layer: AttentionLayer, state: Tensor, reset: Reset) -> tuple[Tensor, ...]:
         """The carry as a window sees it: rows (B, n, D), then q, k, v (B, H, n, d)."""
@@ -97,7 +100,7 @@ class MemorySlots(nn.Module):
             return scan(step, state, seen)
         dtype = precision_of(layer.qkv)
         if torch.is_grad_enabled() and (state.requires_grad or seen.k.requires_grad):
-            known = Reset(reset.rows.detach(), reset.logit.detach())
+            known = Reset(reset.rows.detach(), reset.logit.detach(), reset.left.detach().to(dtype))
             alone = frozen(self, dtype).stepper(frozen(layer, dtype), known)
             return scan_with_adjoint(alone, step, state, seen)
         if self.by_hand(layer, state, keys=seen.mask.shape[-1]):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.kernels import biased, few_keys, few_queries, norm, slots
+from progmem.kernels import few_keys, few_queries, norm, slots, widen
 from progmem.kernels.norm import Normed
 from progmem.kernels.slots import Weights
 from progmem.model.attention import AttentionLayer
@@ -27,12 +27,16 @@ def weights_of(
     memory: "MemorySlots", layer: AttentionLayer, reset: Reset, segment: Tensor, dtype: torch.dtype
 ) -> Weights:
     """What a step learns, its products in ``dtype``; ``segment`` (D,) is the carry's."""
-    assert memory.gate.mix is not None
     ahead = layer.feed_forward
-    left, _ = memory.gate.mix.weight.chunk(2, dim=1)
     left, qkv, out, widen, narrow = (
         w.to(dtype).contiguous()
-        for w in (left, layer.qkv.weight, layer.out.weight, ahead.widen.weight, ahead.narrow.weight)
+        for w in (
+            reset.left,
+            layer.qkv.weight,
+            layer.out.weight,
+            ahead.widen.weight,
+            ahead.narrow.weight,
+        )
     )
     return Weights(
         memory.gate.norm.weight, memory.gate.norm.bias, left, reset.rows, reset.logit,
@@ -140,6 +144,7 @@ def _step(kept: Kept, weights: Weights, given: few_keys.Given, w: int) -> Tensor
         kept.carry[w], more, weights.out_b, Normed(weights.ahead_w, weights.ahead_b, EPS),
         total=kept.total[w], out=kept.f[w], moments=kept.total_moments[w],
     )  # fmt: skip
-    torch.mm(kept.f[w], weights.widen.T, out=kept.wide[w])
-    biased.run_gelu_forward(kept.wide[w], weights.widen_b, out=kept.active[w])
+    widen.gelu_of_product(
+        kept.f[w], weights.widen, weights.widen_b, wide=kept.wide[w], out=kept.active[w]
+    )
     return torch.mm(kept.active[w], weights.narrow.T)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.kernels import biased, few_keys, few_queries, norm, slots
+from progmem.kernels import few_keys, few_queries, norm, slots, widen
 from progmem.kernels.norm import Normed
 from progmem.kernels.slots import Weights
 from progmem.kernels.sums import column_sums
@@ -65,8 +65,9 @@ def run_backward(
     none = own.new_zeros(R, D)
     attend = few_queries if n <= few_queries.MOST else few_keys
     for w in reversed(range(N)):
-        d_active = torch.mm(back.cast[w], weights.narrow)
-        biased.run_gelu_backward(kept.wide[w], weights.widen_b, d_active, out=back.wide[w])
+        widen.gelu_backward_of_product(
+            back.cast[w], weights.narrow, weights.widen_b, wide=kept.wide[w], out=back.wide[w]
+        )
         torch.mm(back.wide[w], weights.widen, out=back.f[w])
         norm.run_add_backward(
             back.f[w], back.masked[w], kept.total[w], kept.total_moments[w], ahead,
