@@ -138,6 +138,7 @@ TABLES: dict[str, Callable[..., str]] = {
     "pilot": classification_table,
     "classify": classification_table,
     "tune": classification_table,
+    "end_to_end": classification_table,
     "compute_stream": stream_table,
     "compute_vectorised": vectorised_table,
     "compute_aggregator": aggregator_table,

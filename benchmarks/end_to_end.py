@@ -1,0 +1,96 @@
+"""Whole experiments by the clock: from a set's file to what its probes say.
+
+    python -m benchmarks.end_to_end HAR-250 --data-dir DIR --sets HAR --epochs 250 \
+        --settings model.patch=8 model.patch_stride=4 model.window=6 model.stride=3
+    python -m benchmarks.end_to_end sets-100 --data-dir DIR --epochs 100 --at-once 3
+
+`base`, batches of 256, one seed, probed with 1 % and 5 % of the labels on the official test rows;
+wants a GPU. Writes results/end_to_end/<name>.json. Seconds of a set go from its file to the last
+score, kernels that are made on the way included; seconds of all are those of this command, in which
+the untrained encoder is probed too. Nothing is chosen by these numbers.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.short_training import take_labelled_rows
+from benchmarks.side_by_side import add_arguments, run_rows
+from progmem.data.registry import LABELLED, load_labelled
+from progmem.probes.classify import SEEDS, probe_set
+from progmem.probes.untrained import untrained_twin
+from progmem.report import record
+from progmem.report.tables import classification_table
+from progmem.settings import read_config
+from progmem.training.pretrain import pretrain
+from progmem.training.randomness import steps_per_epoch
+
+BATCH, SEED = 256, 0
+SETTINGS = ("model.size=base", f"train.batch_size={BATCH}", f"train.seed={SEED}",
+            "train.checkpoint_every=1000")  # fmt: skip
+
+
+def measure(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Train on one set and probe it; the row's seconds, by their parts."""
+    began = time.time()
+    data = load_labelled(chosen.row, chosen.data_dir)
+    settings = [*SETTINGS, f"train.epochs={chosen.epochs}", *chosen.settings]
+    with tempfile.TemporaryDirectory() as parent:
+        cfg = read_config(None, settings)
+        model = pretrain(data.training_recordings(), Path(parent) / "run", cfg, say=None)
+    trained = time.time()
+    rows = [{"encoder": "pmt"} | probe_set(model, data)]
+    done = time.time()
+    rows.append({"encoder": "untrained"} | probe_set(untrained_twin(model, SEED), data))
+    for row in rows:
+        row |= {"seed": SEED, "config": settings}
+    steps = chosen.epochs * steps_per_epoch(len(data.y_train), BATCH)
+    parts = {"training": trained - began, "probes": done - trained}
+    return {"rows": rows, "steps": steps, "seconds": done - began, "parts": parts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", help="of the result")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--sets", nargs="+", default=list(LABELLED))
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--settings", nargs="*", default=[], metavar="section.key=value")
+    add_arguments(parser, "end_to_end")
+    chosen = parser.parse_args()
+    if chosen.row is not None:
+        print(json.dumps(measure(chosen)), flush=True)
+        return
+    began = time.time()
+    more = [chosen.name, "--epochs", str(chosen.epochs), "--settings", *chosen.settings]
+    if chosen.data_dir is not None:
+        more += ["--data-dir", str(chosen.data_dir)]
+    found = run_rows(
+        "benchmarks.end_to_end", chosen.sets, work=chosen.work, at_once=chosen.at_once,
+        arguments=more,
+    )  # fmt: skip
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = [row for part in found for row in part.pop("rows")]
+    labelled = {name: take_labelled_rows([r for r in rows if r["set"] == name])
+                for name in chosen.sets}  # fmt: skip
+    times = dict(zip(chosen.sets, found, strict=True))
+    result = {
+        **record.environment(device, chosen.commit), "epochs": chosen.epochs, "seeds": [SEED],
+        "label_seeds": SEEDS, "at_once": chosen.at_once, "seconds": time.time() - began,
+        "times": times, "labelled_rows": labelled, "rows": rows,
+    }  # fmt: skip
+    path = record.save("end_to_end", chosen.name, result, folder=chosen.out)
+    for name, row in times.items():
+        print(f"{name}: {row['steps']} steps, {row['seconds']:.0f} s", row["parts"])
+    print(f"all: {result['seconds']:.0f} s\nwritten: {path}\n\n{classification_table([result])}")
+
+
+if __name__ == "__main__":
+    main()
