@@ -33,10 +33,8 @@ class Replayed:
     ) -> Encoding:
         """`PMT.forward`."""
         given = x, mask, lengths
-        size, shapes = (
-            (x.shape[0], x.shape[1]),
-            tuple(None if t is None else t.shape for t in given),
-        )
+        shapes = tuple(None if t is None else t.shape for t in given)
+        size = x.shape[0], x.shape[1]
         left = self.coming[size]
         self.coming[size] -= 1
         if shapes not in self.recordings:
