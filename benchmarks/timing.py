@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from progmem.model import capture
 from progmem.report import record
 from progmem.report.tables import TABLES
 
@@ -79,16 +80,8 @@ def replayed(call: Call, device: str) -> Call:
     """The call without what launching it costs, for parts too short to time: a CUDA graph of it."""
     if device != "cuda":
         return call
-    # a capture wants libraries and caches warm, on a stream of its own
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
+    capture.warm_up(call)
+    graph, _ = capture.record(call)
     return graph.replay
 
 

@@ -78,12 +78,20 @@ def test_the_vectorised_benchmark_holds_four_models_against_fused_attention(run,
     assert list(rows) == ["vanilla", "fused", "PMA", "PMT"]
     assert rows["vanilla"]["params"] == rows["fused"]["params"] < rows["PMA"]["params"]
     assert rows["PMA"]["macs"] < rows["PMT"]["macs"]
+    assert all(row["recorded_seconds"] is None for row in rows.values())
     assert "| fused | 0.1 | 0.01 | 1.00x | - |" in printed and "growth" in printed
+    assert "recorded" not in printed
     result["batches"][0] |= {"batch": 32, "samples": 100_000}
+    rows["fused"] |= {"seconds": 0.5, "recorded_seconds": 0.5}
+    rows["PMT"] |= {"seconds": 0.6, "recorded_seconds": 0.3, "tokens": 600}
     table = shown_for_a_gpu(result | {"config": {"dim": 320}}, tmp_path, "compute_vectorised")
-    assert (
-        "| the paper's PMT | 20.1 | 329.99 | 12,337 | 5,381.27 | 74,326 | 1.55x | 1.48x |" in table
-    )
+    for line in (
+        "3 | 600.0 | 300.0 | 1,000 | 1.20x | 0.60x | 1.00x |",
+        "| the paper's PMT | 20.1 | 329.99 | 12,337 | 5,381.27 | - | 74,326 | 1.55x | - | 1.48x |",
+    ):
+        assert line in table
+    vanilla = next(line for line in table.splitlines() if line.startswith("| vanilla"))
+    assert vanilla.split(" | ")[5] == vanilla.split(" | ")[8] == "-"
 
 
 def test_nothing_is_timed_where_the_forms_differ(run, monkeypatch):
@@ -136,6 +144,33 @@ def test_the_training_benchmark_trains_twice_alike_and_breaks_a_step_down(
     assert any("mm" in kernel["name"] for kernel in top) and "`aten::" in printed
     assert "| ms |" not in printed
     assert "| ms |" in shown_for_a_gpu(result, tmp_path, "training_step")
+
+
+def test_a_training_is_timed_in_stretches_of_steps(monkeypatch):
+    steps, reads, timed = [], [], []
+
+    class Told:
+        def read(self):
+            reads.append(len(steps))
+
+    class Ten(training_step.Settled):
+        def begin(self, variant, precision):
+            outcomes = []
+            return training_step.Training(
+                lambda: (steps.append(1), outcomes.append(Told())), outcomes, torch.nn.Module()
+            )
+
+    def seconds_of(call, device):
+        timed.append(-len(steps))
+        call()
+        timed[-1] += len(steps)
+        return 5.0
+
+    monkeypatch.setitem(training_step.STRETCH, "cpu", 10)
+    monkeypatch.setattr(training_step.timing, "seconds_of", seconds_of)
+    found = training_step.clock(Ten([], 0, 0, "cpu", 2), "plain", "32")
+    assert timed == [10, 10] and found["seconds"] == 0.5
+    assert reads[:5] == [2, 3, 4, 5, 6]  # each when the next was launched
 
 
 def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):

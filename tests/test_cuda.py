@@ -106,6 +106,50 @@ def test_cues_are_told_on_the_gpu_as_on_the_cpu():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("autocast, atol", [(False, 1e-5), (True, 0.02)])
+@pytest.mark.parametrize("kind", ["complete", "gaps", "lengths"])
+@pytest.mark.parametrize("window", [6, 40])  # by hand, lean
+def test_batches_replayed_by_encode_give_what_plain_ones_give(
+    window, kind, autocast, atol, monkeypatch
+):
+    from progmem.model import replayed
+
+    cfg = progmem.ModelConfig(
+        channels=2, size="tiny", window=window, stride=window // 2, slots=2, patch=4, patch_stride=2
+    )
+    model, x, lengths = progmem.PMT(cfg).cuda(), torch.randn(11, 500, 2), None
+    if kind == "gaps":
+        x[:, 100:150] = torch.nan
+    if kind == "lengths":
+        lengths = [500 - 7 * (i % 2) * i for i in range(11)]
+    recorded, record = [], replayed.record
+
+    def counted(call, *, device):
+        recorded.append(device)
+        return record(call, device=device)
+
+    monkeypatch.setattr(replayed, "record", counted)
+    with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+        found = model.encode(x, lengths, batch_size=2)
+        assert len(recorded) == 1
+        here = model.encode(x.cuda(), lengths, batch_size=2)
+        monkeypatch.setattr(replayed, "LEAST", 100)
+        plain = model.encode(x, lengths, batch_size=2)
+    assert len(recorded) == 2
+    assert_same(found, plain, atol=atol)
+    assert_same(on_cpu(here), plain, atol=atol)
+
+
+def test_no_memory_is_held_after_batches_were_replayed(model):
+    model, x = model.cuda(), torch.randn(64, 301, 2, device="cuda")
+    held = []
+    for _ in range(3):
+        model.encode(x, batch_size=2)
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_allocated())
+    assert held[1] == held[2]
+
+
 def test_replayed_pushes_on_the_gpu_give_what_the_batch_gives(model):
     """Other sizes in between, a state saved and restored, gaps in the replays; then the end."""
     model = model.double().cuda()

@@ -3,10 +3,10 @@
 Shapes: B series, K tokens, N windows, n slots, D width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
@@ -44,7 +44,12 @@ def moments_for(
 
 
 def encode_rows(
-    model: nn.Module, series: Series, rows: Sequence[int], *, moments: Moments, like: Tensor
+    model: Callable[..., Encoding],
+    series: Series,
+    rows: Sequence[int],
+    *,
+    moments: Moments,
+    like: Tensor,
 ) -> Encoding:
     """``model(x, mask, lengths=...)`` on some of the series, cut to the longest of them."""
     lengths = [series.lengths[i] for i in rows]

@@ -3,6 +3,8 @@
 Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem import kernels
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model import saving
@@ -26,9 +29,11 @@ from progmem.model.inputs import (
     evaluating,
 )
 from progmem.model.pma import PMABlock, lay_out
+from progmem.model.replayed import Replayed
 from progmem.model.tokenizer import Tokenizer
 
 SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
+SAMPLES_ON_GPU = 2**20  # there memory is kept: about 1.6 kB a sample at D = 320, a token every 8
 SHORTEST_CHUNK = 4096
 
 
@@ -109,29 +114,43 @@ class PMT(nn.Module):
             lengths: samples of each series, if an array is padded on the right.
             batch_size: the most series encoded at a time; fewer where they are long.
             chunk: samples of each series taken in at a time. The numbers stay the same; memory is
-                needed for the result and one chunk. None: whole series up to 65,536 samples.
+                needed for the result and one chunk. None: whole series up to 65,536 samples, on a
+                GPU up to 1,048,576.
         """
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)
+        like = self.tokenizer.conv.weight
+        at_once = samples_at_once(like.device)
         if chunk is not None:
             check_count("chunk", chunk)
-        elif max(series.lengths) > SAMPLES_AT_ONCE:
+        elif max(series.lengths) > at_once:
             chunk = max(SHORTEST_CHUNK, SAMPLES_AT_ONCE // min(batch_size, len(series)))
         else:
-            batch_size = min(batch_size, SAMPLES_AT_ONCE // max(series.lengths))
-        like = self.tokenizer.conv.weight
+            batch_size = min(batch_size, at_once // max(series.lengths))
+        batches = list(series.batches(batch_size, equal_lengths=chunk is not None))
+        run = self._replayed(series, batches) if kernels.fit(like) else self
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):
-            for rows in series.batches(batch_size, equal_lengths=chunk is not None):
+            for rows in batches:
                 moments = moments_for(self.cfg, self.stats, series, rows)
                 if chunk is None:
-                    part = encode_rows(self, series, rows, moments=moments, like=like)
+                    part = encode_rows(run, series, rows, moments=moments, like=like)
                     write(out, rows, part)
                 else:
                     encode_in_chunks(self, series, rows, out, moments=moments, chunk=chunk)
         check_finite(out.sequence, range(len(series)))
         return out
 
+    def _replayed(self, series: Series, batches: list[Sequence[int]]) -> Replayed:
+        """`forward`, recorded for shapes that many of the batches have."""
+        sizes = ((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
+        return Replayed(self, Counter(sizes))
+
     def save(self, folder: str | Path) -> None:
         """Write weights, config and checksums; `progmem.load` reads them back."""
         saving.save(self, Path(folder))
+
+
+def samples_at_once(device: torch.device) -> int:
+    """The most samples of a batch that are encoded without cutting them into chunks."""
+    return SAMPLES_ON_GPU if device.type == "cuda" else SAMPLES_AT_ONCE

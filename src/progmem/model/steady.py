@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from progmem.model.capture import record, warm_up
 from progmem.model.stream_state import counters, put_counters, put_tensors, tensors
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ Run = Callable[[], Levels]
 Shapes = tuple[tuple[object, ...], ...]
 
 MOST = 4  # recorded pushes that a stream keeps: each has its own copy of the state
-WARM_UPS = 3  # libraries choose kernels and take workspace at first use, which no graph may hold
 
 
 class Steady:
@@ -125,16 +125,8 @@ class Recorded:
 
 def record_graph(run: Run, device: torch.device) -> Run:
     """``run`` as a CUDA graph."""
-    with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UPS):
-                run()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others go on working
-            levels = run()
+    warm_up(run, device=device)
+    graph, levels = record(run, device=device)
 
     def replay() -> Levels:
         graph.replay()

@@ -51,6 +51,10 @@ def _change(ours: float | None, other: float | None) -> str:
     return "-" if not ours or not other else f"{100 * (ours / other - 1):+.0f} %"
 
 
+def _times(ours: float | None, other: float | None) -> str:
+    return "-" if not ours or not other else f"{ours / other:.2f}x"
+
+
 def _stream_part(result: Result) -> str:
     lines = []
     for row in result["rows"]:
@@ -112,29 +116,35 @@ def _vectorised_part(result: Result) -> str:
 
 
 def _models(result: Result, batch: Result) -> str:
-    """The four models on one batch, against fused full attention."""
+    """The four models on one batch, as launched and recorded, against fused full attention."""
     by_name = {row["model"]: row for row in batch["rows"]}
     base = by_name["fused"]
     known = (batch["batch"], batch["samples"], result["config"]["dim"]) == (32, 100_000, 320)
     lines = []
     for name, row in by_name.items():
         cells = [f"{row['params'] / 1e6:.1f}", f"{row['macs'] / 1e9:.2f}"]
+        recorded = row["recorded_seconds"]
         if _on_gpu(result):
             cells += [f"{row['peak_mb']:,.0f}", f"{1e3 * row['seconds']:,.1f}"]
+            cells.append("-" if recorded is None else f"{1e3 * recorded:,.1f}")
             cells.append(f"{row['tokens'] / row['seconds']:,.0f}")
-        cells.append(f"{row['seconds'] / base['seconds']:.2f}x")
-        memory = row["peak_mb"] / base["peak_mb"] if base["peak_mb"] else None
-        cells.append("-" if memory is None else f"{memory:.2f}x")
-        lines.append([name, *cells])
+        cells.append(_times(row["seconds"], base["seconds"]))
+        if _on_gpu(result):
+            cells.append(_times(recorded, base["recorded_seconds"]))
+        lines.append([name, *cells, _times(row["peak_mb"], base["peak_mb"])])
         if known:
             paper, fused = VECTORISED[name], VECTORISED["fused"]
             theirs = [f"{paper.million_params}", f"{paper.gflops}"]
             if _on_gpu(result):
-                theirs += [f"{paper.mb:,}", f"{paper.ms:,}", f"{paper.tokens_per_second:,}"]
-            theirs += [f"{paper.ms / fused.ms:.2f}x", f"{paper.mb / fused.mb:.2f}x"]
-            lines.append([f"the paper's {name}", *theirs])
-    absolute = ["peak MB", "ms", "tokens/s"] if _on_gpu(result) else []
-    header = ["model", "M params", "GFLOPs", *absolute, "time / fused", "memory / fused"]
+                theirs += [f"{paper.mb:,}", f"{paper.ms:,}", "-", f"{paper.tokens_per_second:,}"]
+            theirs.append(_times(paper.ms, fused.ms))
+            if _on_gpu(result):
+                theirs.append("-")
+            lines.append([f"the paper's {name}", *theirs, _times(paper.mb, fused.mb)])
+    header = ["model", "M params", "GFLOPs", "time / fused", "memory / fused"]
+    if _on_gpu(result):
+        header = ["model", "M params", "GFLOPs", "peak MB", "ms", "ms recorded", "tokens/s",
+                  "time / fused", "recorded / fused", "memory / fused"]  # fmt: skip
     title = f"{batch['batch']} x {batch['samples']:,} samples"
     return f"{title}\n\n{markdown(header, lines)}"
 

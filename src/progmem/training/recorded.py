@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from progmem.model.capture import record, warm_up
 from progmem.training.step import Made
 from progmem.training.update import Outcome, Update
-
-WARM_UP = 3  # updates before recording: libraries choose their kernels and buffers
 
 
 class RecordedUpdate:
@@ -50,16 +49,9 @@ class RecordedUpdate:
         """Warm up, undo what that did to weights and moments, then record one update."""
         self.inputs = _mapped(torch.clone, made)
         undo = _undo(self.plain.optimizer)
-        self.beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.beside):
-            for _ in range(WARM_UP):
-                self._update()
-        torch.cuda.current_stream().wait_stream(self.beside)
+        warm_up(self._update)
         undo()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._update()
-        self.graph = graph
+        self.graph, _ = record(self._update)
 
     def _update(self) -> None:
         told, self.sequence = self.plain.gradients(self.inputs)
