@@ -6,8 +6,9 @@ As the paper does, parts are timed in isolation, on the very inputs that they ge
 (D = 320, patch 16/8, S = W/2, one slot, one series; bf16 on a GPU):
 - streaming: the aggregator over the S tokens that a push makes final, replayed without launches on
   a GPU, as a share of a whole `Stream.push` through a one-block PMT.
-- vectorised: aggregator, outer feed-forward and the windows' feed-forward as shares of the block;
-  the rest are gates, projections, the scan of the slots and attention.
+- vectorised: aggregator, outer feed-forward and the windows' feed-forward as shares of the block,
+  all through torch's own kernels; the rest are gates, projections, the scan of the slots and
+  attention.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 import progmem
 from benchmarks import timing
 from benchmarks.compute_stream import dtype_on, measure_push
+from progmem import kernels
 from progmem.model.pma import PMABlock
 
 WINDOWS = (1024, 2048, 4096)
@@ -30,7 +32,7 @@ PARTS: dict[str, Callable[[PMABlock], nn.Module]] = {
     "feed_forward": lambda block: block.feed_forward,
     "window_feed_forward": lambda block: block.layer.feed_forward,
 }
-Calls = list[tuple[tuple[Any, ...], Any]]  # inputs and output of each call
+Calls = list[tuple[tuple[Any, ...], dict[str, Any], Any]]  # inputs and output of each call
 
 
 def geometry(window: int, dim: int) -> progmem.ModelConfig:
@@ -51,10 +53,12 @@ def calls_inside(model: progmem.PMT, x: Tensor) -> dict[str, Calls]:
     hooks = []
     for name, part in PARTS.items():
 
-        def note(_: nn.Module, inputs: tuple[Any, ...], output: Any, name: str = name) -> None:
-            found[name].append((inputs, output))
+        def note(
+            _: nn.Module, inputs: Any, more: dict[str, Any], output: Any, name: str = name
+        ) -> None:
+            found[name].append((inputs, more, output))
 
-        hooks.append(part(model.pma_blocks[0]).register_forward_hook(note))
+        hooks.append(part(model.pma_blocks[0]).register_forward_hook(note, with_kwargs=True))
     model(x)
     for hook in hooks:
         hook.remove()
@@ -69,8 +73,8 @@ def again(model: progmem.PMT, name: str, calls: Calls) -> Callable[[], None]:
 
     def run() -> None:
         with torch.no_grad():
-            for inputs, _ in calls:
-                part(*inputs)
+            for inputs, more, _ in calls:
+                part(*inputs, **more)
 
     return run
 
@@ -83,8 +87,8 @@ def check(dim: int, device: str) -> None:
     model = progmem.PMT(cfg).eval().to(device).double()
     found = calls_inside(model, torch.randn(1, 1_000, 1, device=device, dtype=torch.float64))
     for name in ("aggregator", "feed_forward", "window_feed_forward"):
-        for inputs, output in found[name]:
-            alone = PARTS[name](model.pma_blocks[0])(*inputs)
+        for inputs, more, output in found[name]:
+            alone = PARTS[name](model.pma_blocks[0])(*inputs, **more)
             torch.testing.assert_close(alone, output, rtol=0, atol=1e-10)
 
 
@@ -112,11 +116,11 @@ def measure_vectorised(tokens: int, *, dim: int, device: str, repeats: int) -> d
     model = progmem.PMT(cfg).eval().to(device, dtype_on(device))
     samples = samples_of(tokens, cfg)
     x = torch.randn(1, samples, 1, device=device, dtype=dtype_on(device))
-    found = calls_inside(model, x)
-    seconds = {
-        name: timing.median_seconds(again(model, name, calls), device, repeats=repeats)
-        for name, calls in found.items()
-    }
+    with kernels.plain_torch():
+        seconds = {
+            name: timing.median_seconds(again(model, name, calls), device, repeats=repeats)
+            for name, calls in calls_inside(model, x).items()
+        }
     macs = progmem.count_macs(cfg, samples, convention="paper")["aggregator"]
     return {"tokens": tokens, "window": cfg.window, "macs": macs, "seconds": seconds}
 

@@ -33,7 +33,7 @@ from progmem.model.replayed import Replayed
 from progmem.model.tokenizer import Tokenizer
 
 SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
-SAMPLES_ON_GPU = 2**20  # there memory is kept: about 1.6 kB a sample at D = 320, a token every 8
+TOKENS_ON_GPU = 2**17  # of a batch; there memory is kept: about 13 kB a token at D = 320
 SHORTEST_CHUNK = 4096
 
 
@@ -115,12 +115,12 @@ class PMT(nn.Module):
             batch_size: the most series encoded at a time; fewer where they are long.
             chunk: samples of each series taken in at a time. The numbers stay the same; memory is
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
-                GPU up to 1,048,576.
+                GPU up to 131,072 tokens.
         """
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)
         like = self.tokenizer.conv.weight
-        at_once = samples_at_once(like.device)
+        at_once = samples_at_once(like.device, self.cfg)
         if chunk is not None:
             check_count("chunk", chunk)
         elif max(series.lengths) > at_once:
@@ -151,6 +151,6 @@ class PMT(nn.Module):
         saving.save(self, Path(folder))
 
 
-def samples_at_once(device: torch.device) -> int:
+def samples_at_once(device: torch.device, cfg: ModelConfig) -> int:
     """The most samples of a batch that are encoded without cutting them into chunks."""
-    return SAMPLES_ON_GPU if device.type == "cuda" else SAMPLES_AT_ONCE
+    return TOKENS_ON_GPU * cfg.patch_stride if device.type == "cuda" else SAMPLES_AT_ONCE
