@@ -198,6 +198,7 @@ def test_the_cast_of_an_aggregator_hands_its_gradient_back():
     made = overlap_means.means(rows, exists, taps, stride=3, dtype=torch.bfloat16, cast=True)
     skip, mixed, cast = made
     assert cast.dtype == mixed.dtype == torch.bfloat16
+    torch.testing.assert_close(cast.float(), rows.detach(), rtol=2**-7, atol=0)
     (apart,) = torch.autograd.grad(skip.sum(), rows, retain_graph=True)
     (both,) = torch.autograd.grad([skip.sum(), cast.float().sum()], rows)
     torch.testing.assert_close(both, apart + 1)

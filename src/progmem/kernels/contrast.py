@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 TILE, DEPTH = 64, 32  # of a program's products: rows and columns, and what is summed at once
+WIDE = 128  # of D, backward
 WARPS, STAGES = 4, 3
 ROWS, COLUMNS = 4, 512  # of a program's sums
 
@@ -81,12 +82,12 @@ class _Against(torch.autograd.Function):
             d_bank.zero_()  # also of entries that were not drawn
         slopes = score.new_empty(2, *score.shape, dtype=_kind(score))
         M, D = score.shape[2], bank.shape[2]
-        rows, tiles = score.numel() // M, _tiles(given) | {"Y": TILE, "num_stages": 2}
+        rows, tiles = score.numel() // M, _tiles(given) | {"Y": TILE, "V": WIDE, "num_stages": 2}
         _slopes[(triton.cdiv(rows, ROWS),)](
             score, push, back.contiguous(), *slopes, given.temperature, rows, M,
             tiles["POINTED"], ROWS, COLUMNS,
         )  # fmt: skip
-        chunks = triton.cdiv(D, TILE)
+        chunks = triton.cdiv(D, WIDE)
         of_anchors = _halves(anchors)
         same = bank.data_ptr() == anchors.data_ptr() and bank.numel() == anchors.numel()
         of_bank = of_anchors if same else _halves(bank)  # in one process they are
@@ -257,10 +258,11 @@ def _d_anchors(
     slope_high, slope_low, bank_high, bank_low, order, d_anchors, temperature, first, begin, S, b,
     pool, E, M, T, P,
     D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
+    V: tl.constexpr,
 ):  # fmt: skip
-    view, e = tl.program_id(1), tl.program_id(2) * X + tl.arange(0, X)
+    view, e = tl.program_id(1), tl.program_id(2) * V + tl.arange(0, V)
     there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
-    made = tl.zeros((X, X), tl.float32)
+    made = tl.zeros((X, V), tl.float32)
     for at in range(start, end, Y):
         column = at + tl.arange(0, Y)
         m = column[None, :] - (first + own)[:, None] * P
@@ -284,16 +286,17 @@ def _d_bank(
     slope_high, slope_low, anchors_high, anchors_low, order, d_bank, temperature, first, begin, S,
     b, pool, E, M, T, P,
     D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
+    V: tl.constexpr,
 ):  # fmt: skip
     block, view = tl.program_id(0), tl.program_id(1)  # the view that the anchors are of
-    e = tl.program_id(2) * X + tl.arange(0, X)
+    e = tl.program_id(2) * V + tl.arange(0, V)
     B = pool // P
     place = block * X + tl.arange(0, X)
     # sequences low .. high meet a place of this block; those before 0 are the last ones
     high = tl.minimum((block * X + X - 1) // P, B - 1)
     low = (block * X + pool - M) // P + 1 - B
     low = tl.maximum(low, high + 1 - B)
-    made = tl.zeros((X, X), tl.float32)  # (D, places)
+    made = tl.zeros((V, X), tl.float32)  # (D, places)
     for at in range(low * T, (high + 1) * T, Y):
         number = at - low * T + tl.arange(0, Y)
         i = low + number // T

@@ -25,10 +25,10 @@ def sizes_of(rows: Tensor, exists: Tensor, stride: int, heads: int) -> dict[str,
     }  # fmt: skip
 
 
-def room_for(rows: Tensor, sizes: dict[str, int]) -> Tensor:
-    """Where gradients of ``rows`` go; zeros where some rows have no token to write them."""
+def room_for(rows: Tensor, sizes: dict[str, int], dtype: torch.dtype | None = None) -> Tensor:
+    """Like ``rows``, to be written by tokens; zeros where some rows have no token."""
     every = (sizes["N"] - 1) * sizes["S"] + sizes["W"] <= sizes["K"]
-    return torch.empty_like(rows) if every else torch.zeros_like(rows)
+    return (torch.empty_like if every else torch.zeros_like)(rows, dtype=dtype)
 
 
 @triton.jit

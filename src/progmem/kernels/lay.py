@@ -96,18 +96,28 @@ def _lay(
     at_memory = below + (b * step_b + w * step_n + row * 3 * D)[:, None, None] + inner[None]
     to = out + r[:, None, None] * 3 * D + inner[None]
     where = live[:, None, None] & inside[None]
-    for part in tl.static_range(3):
-        left = tl.load(at + part * D, mask=token, other=0.0).to(tl.float32)
-        right = tl.load(at + part * D + half, mask=token, other=0.0).to(tl.float32)
-        if n > 0:
-            left += tl.load(at_memory + part * D, mask=memory, other=0.0).to(tl.float32)
-            right += tl.load(at_memory + part * D + half, mask=memory, other=0.0).to(tl.float32)
-        if part < 2:
-            turned = left * c - right * s
-            right = left * s + right * c
-            left = turned
-        tl.store(to + part * D, left.to(out.dtype.element_ty), mask=where)
-        tl.store(to + part * D + half, right.to(out.dtype.element_ty), mask=where)
+    # everything is asked for before anything is waited for
+    q, q_ = _halves(at, at_memory, token, memory, half, n)
+    k, k_ = _halves(at + D, at_memory + D, token, memory, half, n)
+    v, v_ = _halves(at + 2 * D, at_memory + 2 * D, token, memory, half, n)
+    kind = out.dtype.element_ty
+    tl.store(to, (q * c - q_ * s).to(kind), mask=where)
+    tl.store(to + half, (q * s + q_ * c).to(kind), mask=where)
+    tl.store(to + D, (k * c - k_ * s).to(kind), mask=where)
+    tl.store(to + D + half, (k * s + k_ * c).to(kind), mask=where)
+    tl.store(to + 2 * D, v.to(kind), mask=where)
+    tl.store(to + 2 * D + half, v_.to(kind), mask=where)
+
+
+@triton.jit
+def _halves(at, at_memory, token, memory, half: tl.constexpr, n: tl.constexpr):
+    """Both halves of heads, of tokens or of the memory below."""
+    left = tl.load(at, mask=token, other=0.0).to(tl.float32)
+    right = tl.load(at + half, mask=token, other=0.0).to(tl.float32)
+    if n > 0:
+        left += tl.load(at_memory, mask=memory, other=0.0).to(tl.float32)
+        right += tl.load(at_memory + half, mask=memory, other=0.0).to(tl.float32)
+    return left, right
 
 
 @triton.jit

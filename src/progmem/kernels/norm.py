@@ -259,7 +259,6 @@ def _launch_backward(
         total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
         LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
-        num_warps=min(rows, 4),
     )  # fmt: skip
 
 

@@ -48,10 +48,13 @@ class _Means(torch.autograd.Function):
         mixed = torch.empty_like(skip, dtype=dtype)
         sizes = sizes_of(rows, exists, stride, 1)
         grid = (triton.cdiv(B * K, TOKENS),)
-        _means_forward[grid](rows, exists.view(torch.uint8), taps, skip, mixed, B, **sizes)
+        other = room_for(rows, sizes, dtype) if cast else rows.new_empty(0)
+        _means_forward[grid](
+            rows, exists.view(torch.uint8), taps, skip, mixed, other, B, **sizes, CAST=cast
+        )
         ctx.stride = stride
         ctx.save_for_backward(rows, exists, taps)
-        return skip, mixed, rows.to(dtype) if cast else rows.new_empty(0)
+        return skip, mixed, other
 
     @staticmethod
     @once_differentiable
@@ -73,14 +76,16 @@ class _Means(torch.autograd.Function):
 
 @triton.jit
 def _means_forward(
-    rows, exists, taps, skip, mixed, B,
+    rows, exists, taps, skip, mixed, cast, B,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
-    TOKENS: tl.constexpr,
+    TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     c = tl.arange(0, d_)  # one head as wide as all
-    total, before, after, count = _taps_of(rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS)
+    total, before, after, count = _taps_of(
+        rows, exists, cast, token, c, B, K, N, W, S, O, d, d_, TOKENS, CAST
+    )
     first = tl.load(taps + c, mask=c < d, other=0.0).to(tl.float32)
     middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
     third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
@@ -93,11 +98,14 @@ def _means_forward(
 
 @triton.jit
 def _taps_of(
-    rows, exists, token, c, B,
+    rows, exists, cast, token, c, B,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
-    d: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
+    d: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
-    """Sums over the copies of some tokens: themselves, those before and after one that exists."""
+    """Sums over the copies of some tokens: themselves, those before and after one that exists.
+
+    If CAST, the copies are also written to ``cast``, zeros for those that are not there.
+    """
     b = token // K
     total = tl.zeros((TOKENS, d_), tl.float32)
     before = tl.zeros((TOKENS, d_), tl.float32)
@@ -106,9 +114,13 @@ def _taps_of(
     was = token < 0
     count = tl.zeros((TOKENS,), tl.float32)
     for r in tl.static_range(O):
-        row, there, _ = place_of(token, r, b, exists, B, K, N, W, S, O)
+        row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)
         where = there[:, None] & (c < d)[None, :]
-        copy = tl.load(rows + row[:, None] * d + c[None, :], mask=where, other=0.0).to(tl.float32)
+        at = row[:, None] * d + c[None, :]
+        copy = tl.load(rows + at, mask=where, other=0.0).to(tl.float32)
+        if CAST:
+            where = is_row[:, None] & (c < d)[None, :]
+            tl.store(cast + at, copy.to(cast.dtype.element_ty), mask=where)
         total += copy
         before += tl.where(there[:, None], last, 0.0)
         after += tl.where(was[:, None], copy, 0.0)
@@ -135,7 +147,7 @@ def _means_backward(
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
         token = (start + tl.arange(0, TOKENS)).to(tl.int64)
         total, before, after, count = _taps_of(
-            rows, exists, token, c, B, K, N, W, S, O, d, d_, TOKENS
+            rows, exists, rows, token, c, B, K, N, W, S, O, d, d_, TOKENS, False
         )
         place = token[:, None] * d + c[None, :]
         cell = (token < B * K)[:, None] & (c < d)[None, :]

@@ -145,7 +145,7 @@ def _grid(R: int) -> tuple[int]:
 
 
 def _sizes(D: int) -> dict[str, int]:
-    return {"D": D, "D_": triton.next_power_of_2(D), "ROWS": ROWS, "num_warps": ROWS}
+    return {"D": D, "D_": triton.next_power_of_2(D), "ROWS": ROWS}
 
 
 @triton.jit

@@ -60,6 +60,10 @@ def _product(
 ):  # fmt: skip
     r = tl.program_id(1) * X + tl.arange(0, X)
     c = tl.program_id(0) * Y + tl.arange(0, Y)
+    at, cell = r[:, None] * C + c[None, :], (r < R)[:, None] & (c < C)[None, :]
+    level = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+    if BACK:
+        y = tl.load(wide + at, mask=cell, other=0.0).to(tl.float32) + level
     made = tl.zeros((X, Y), tl.float32)
     for start in range(0, K, Z):
         k = start + tl.arange(0, Z)
@@ -71,10 +75,7 @@ def _product(
             mask=(k < K)[:, None] & (c < C)[None, :], other=0.0,
         )  # fmt: skip
         made = tl.dot(a, b, made)
-    at, cell = r[:, None] * C + c[None, :], (r < R)[:, None] & (c < C)[None, :]
-    level = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
     if BACK:
-        y = tl.load(wide + at, mask=cell, other=0.0).to(tl.float32) + level
         part, density = share(y, True)
         made = made * (part + y * density)
     else:
