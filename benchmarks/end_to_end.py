@@ -31,6 +31,7 @@ from progmem.training.pretrain import pretrain
 from progmem.training.randomness import steps_per_epoch
 
 BATCH, SEED = 256, 0
+POOLINGS = ("sequence", "max_tokens")
 SETTINGS = ("model.size=base", f"train.batch_size={BATCH}", f"train.seed={SEED}",
             "train.checkpoint_every=1000")  # fmt: skip
 
@@ -44,9 +45,10 @@ def measure(chosen: argparse.Namespace) -> dict[str, Any]:
         cfg = read_config(None, settings)
         model = pretrain(data.training_recordings(), Path(parent) / "run", cfg, say=None)
     trained = time.time()
-    rows = [{"encoder": "pmt"} | probe_set(model, data)]
+    rows = [{"encoder": "pmt"} | probe_set(model, data, poolings=POOLINGS)]
     done = time.time()
-    rows.append({"encoder": "untrained"} | probe_set(untrained_twin(model, SEED), data))
+    twin = untrained_twin(model, SEED)
+    rows.append({"encoder": "untrained"} | probe_set(twin, data, poolings=POOLINGS))
     for row in rows:
         row |= {"seed": SEED, "config": settings}
     steps = chosen.epochs * steps_per_epoch(len(data.y_train), BATCH)

