@@ -163,7 +163,11 @@ def compare(rows: list[dict[str, Any]]) -> None:
 
 def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
     """Time, peak memory and profile of a step."""
-    training, device = settled.begin(variant, precision), settled.device
+    device = settled.device
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    training = settled.begin(variant, precision)
 
     def stretch() -> None:
         for _ in range(STRETCH[device]):
@@ -171,9 +175,11 @@ def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
             while len(training.outcomes) > 1:
                 training.outcomes.pop(0).read()
 
-    found = timing.measure(stretch, device, repeats=settled.repeats)
-    found["seconds"] /= STRETCH[device]
-    return found | {"profile": profile(training.step, device)}
+    seconds = timing.median_seconds(stretch, device, repeats=settled.repeats) / STRETCH[device]
+    peak = None  # with the first step and its recording: a replayed graph allocates nothing
+    if device == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    return {"seconds": seconds, "peak_mb": peak, "profile": profile(training.step, device)}
 
 
 def profile(step: Callable[[], None], device: str) -> dict[str, Any]:

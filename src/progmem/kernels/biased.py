@@ -49,9 +49,10 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return back @ weight, back.T @ x, column_sums(back).to(ctx.bias)
+        dx = back @ weight if ctx.needs_input_grad[0] else None
+        return dx, back.T @ x, column_sums(back).to(ctx.bias)
 
 
 class _Gelu(torch.autograd.Function):

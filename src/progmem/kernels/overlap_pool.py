@@ -70,11 +70,12 @@ class _Attended(torch.autograd.Function):
         out = torch.empty_like(query, dtype=torch.promote_types(skip.dtype, gamma.dtype))
         sizes = sizes_of(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
-        mean = torch.empty_like(query)  # over the copies
-        lse = query.new_empty(B, K, len(bias), dtype=torch.float32)
+        keep = any(ctx.needs_input_grad)
+        mean = torch.empty_like(query) if keep else query  # over the copies
+        lse = query.new_empty(B, K, len(bias) if keep else 0, dtype=torch.float32)
         _attended_forward[(triton.cdiv(B * K, TOKENS),)](
             query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate, out, mean,
-            lse, B, eps, *_scales(sizes), **sizes,
+            lse, B, eps, *_scales(sizes), **sizes, KEEP=keep,
         )  # fmt: skip
         ctx.settings = stride, eps
         ctx.save_for_backward(query, rows, skip, exists, bias, shift, gamma, skip_gate, mean, lse)
@@ -160,7 +161,7 @@ def _attended_forward(
     by_width, by_copies,
     K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
-    TOKENS: tl.constexpr,
+    TOKENS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     h, e = tl.arange(0, H_), tl.arange(0, d_)
@@ -174,9 +175,10 @@ def _attended_forward(
     )  # fmt: skip
     at = token[:, None, None] * H * d + inner[None]
     whole = live[:, None, None] & inside[None]
-    tl.store(mean + at, made.to(mean.dtype.element_ty), mask=whole)
-    where = live[:, None] & (h < H)[None, :]
-    tl.store(lse + token[:, None] * H + h[None, :], norm, mask=where)
+    if KEEP:
+        tl.store(mean + at, made.to(mean.dtype.element_ty), mask=whole)
+        where = live[:, None] & (h < H)[None, :]
+        tl.store(lse + token[:, None] * H + h[None, :], norm, mask=where)
     made += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
     unit, _ = _unit(made * by_copies, inside, eps, H * d)
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)

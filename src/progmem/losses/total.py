@@ -138,11 +138,11 @@ def _pcl(
 ) -> dict[str, Tensor]:
     slots = unit(_there(both.memory))  # (2b, N, n, D)
     n = slots.shape[2]
-    positives = _swapped(slots).gather(1, matched.place[..., None, None].expand_as(slots))
-    anchors, positives = slots.flatten(1, 2), positives.flatten(1, 2)  # (2b, N n, D)
-    there, found = (t.repeat_interleave(n, dim=1) for t in (both.window_mask, matched.found))
-    bank = _bank(anchors, there, drawn.slots, group)
-    total, count, gaps = pcl_loss(anchors, positives, found, bank=bank, temperature=temperature)
+    there = both.window_mask.repeat_interleave(n, dim=1)  # (2b, N n)
+    bank = _bank(slots.flatten(1, 2), there, drawn.slots, group)
+    total, count, gaps = pcl_loss(
+        slots, _swapped(slots), matched, bank=bank, temperature=temperature
+    )
     loss, gap = _means(count, [total, gaps], group)
     return {"pcl": loss, "pcl_gap": gap}
 

@@ -100,7 +100,7 @@ def attend_plainly(
     return torch.unflatten(out, 0, batch)
 
 
-def precision_of(layer: nn.Linear) -> torch.dtype:
+def precision_of(layer: nn.Linear | nn.Conv1d) -> torch.dtype:
     """What ``layer`` computes in: the type of its weights, or autocast's."""
     kind = layer.weight.device.type
     if torch.is_autocast_enabled(kind) and layer.weight.dtype != torch.float64:

@@ -4,11 +4,11 @@ Shapes: B series, L samples, C channels, K tokens, D width.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem import kernels
 from progmem.config import ModelConfig
+from progmem.model.attention import precision_of
 
 
 class Tokenizer(nn.Module):
@@ -43,10 +43,13 @@ class Tokenizer(nn.Module):
 
     def _convolved(self, x: Tensor) -> Tensor:
         """Every patch of samples (B, L, C) as a row (B, K, D)."""
-        if kernels.fit(x) and not self.training and not torch.is_grad_enabled():
-            # one product leaves dense rows
+        if kernels.fit(x):  # one product, whose gradients are summed in one order
+            from progmem.kernels import biased
+
+            assert self.conv.bias is not None
+            dtype, weight = precision_of(self.conv), self.conv.weight.flatten(1)
             patches = x.unfold(1, self.patch, self.stride).flatten(2)  # (B, K, C patch)
-            return F.linear(patches, self.conv.weight.flatten(1), self.conv.bias)
+            return biased.linear(patches.to(dtype), weight.to(dtype), self.conv.bias)
         return self.conv(x.mT).mT
 
     def count(self, lengths: Tensor) -> Tensor:
