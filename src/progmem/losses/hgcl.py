@@ -64,24 +64,38 @@ def token_level(
     B, K, _ = level.anchors.shape
     N, W = windows.shape[1], cfg.window
     made = {"device": level.anchors.device, "dtype": level.anchors.dtype}
-    weight = _weights(W, 1, width * W, **made)
-    token, offset = _places(K, N, W, cfg.stride, level.anchors.device)
+    weight = _weights_by_distance(W, width * W, **made)  # (2W-1, W)
+    apart = torch.arange(1 - W, W, device=level.anchors.device)  # of a candidate and the match
+    cell = _cells(K, N, W, cfg.stride, level.anchors.device)
     repelled = repulsion(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
-        place, found = (unfold_windows(t[rows], cfg, N) for t in level.match)  # (b, N, W)
-        beside = place[..., None] + offset  # (b, N, W, W)
+        place, found = (t[rows] for t in level.match)  # (b, K)
+        beside = place[..., None] + apart  # (b, K, 2W-1)
         near = beside.clamp(0, K - 1)
-        there = (near == beside) & _pick(level.key_valid[rows], near)
+        there = (near == beside) & level.key_valid[rows].gather(1, near.flatten(1)).view_as(near)
         anchors = cut(level.anchors, rows)
         similarity = anchors @ cut(level.keys, rows).mT  # (b, K, K)
-        local = _pick(similarity.flatten(1), token[..., None] * K + near)  # (b, N, W, W)
-        pull = local.diagonal(dim1=-2, dim2=-1)  # offset 0 is the match itself
-        push, away = (unfold_windows(t, cfg, N) for t in repelled(anchors, rows))
-        found = found & windows[rows, :, None]
-        return _bucket(pull, weight * there, local, push, away, found, temperature, form)
+        local = similarity.gather(2, near)  # (b, K, 2W-1)
+        pull = local[..., W - 1]  # the match itself
 
-    return HGCLSums(*in_pieces(term, B, cost=K * K + N * W * W + K * level.bank.negatives))
+        def weighed(x: Tensor) -> Tensor:
+            """(b, N, W) of candidates (b, K, 2W-1).
+
+            As if a token stood at each place of a window, then where it does stand: no value is
+            picked twice, so gradients are summed in one order.
+            """
+            every = (x @ weight).flatten(1)  # (b, K W)
+            return every.gather(1, cell.expand(len(x), -1)).view(-1, N, W)
+
+        bucket = weighed(torch.where(there, local, 0.0))
+        mass = weighed(there.to(local.dtype)) if form == "soft_positive" else None
+        told = (pull, *repelled(anchors, rows), found)
+        pull, push, away, found = (unfold_windows(t, cfg, N) for t in told)  # (b, N, W)
+        found = found & windows[rows, :, None]
+        return _terms(pull, bucket, mass, push, away, found, temperature)
+
+    return HGCLSums(*in_pieces(term, B, cost=K * (K + 3 * W + level.bank.negatives)))
 
 
 def window_level(
@@ -101,7 +115,9 @@ def window_level(
         pull = similarity.gather(2, place[..., None]).squeeze(2)
         q = weight[place] * level.key_valid[rows, None]  # (b, N, N)
         push, away = repelled(anchors, rows)
-        return _bucket(pull, q, similarity, push, away, found, temperature, form)
+        bucket = (q * similarity).sum(-1)
+        mass = q.sum(-1) if form == "soft_positive" else None
+        return _terms(pull, bucket, mass, push, away, found, temperature)
 
     return HGCLSums(*in_pieces(term, B, cost=N * (N + level.bank.negatives)))
 
@@ -113,25 +129,26 @@ def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Te
     return unit(total)  # the count cancels
 
 
-def _bucket(
+def _terms(
     pull: Tensor,
-    q: Tensor,
-    local: Tensor,
+    bucket: Tensor,
+    mass: Tensor | None,
     push: Tensor,
     away: Tensor,
     found: Tensor,
     tau: float,
-    form: str,
 ) -> tuple[Tensor, ...]:
-    """The sums, from s_p, q_c and s_c, log sum_n e^{s_n / tau} and the mean of s_n."""
+    """The sums, from s_p, T, sum q, log sum_n e^{s_n / tau} and the mean of s_n.
+
+    Without sum q, the printed form.
+    """
     found = found & (push > -float("inf"))
-    near = (q * local).sum(-1) / tau
-    if form == "soft_positive":
-        mass = q.sum(-1)
+    near = bucket / tau
+    if mass is not None:
         near = near / mass.clamp(min=torch.finfo(mass.dtype).tiny)
         near = near.masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
     shares = torch.stack([pull / tau, near, torch.where(found, push, 0.0)]).log_softmax(0)
-    loss = -shares[0] if form == "printed" else -torch.logaddexp(shares[0], shares[1])
+    loss = -shares[0] if mass is None else -torch.logaddexp(shares[0], shares[1])
     with torch.no_grad():
         told = [*shares[1:].exp(), pull - away]
     terms = torch.stack([torch.ones_like(loss), loss, *told])
@@ -145,7 +162,7 @@ def _weights(
 ) -> Tensor:
     """q between places ``step`` tokens apart, (places, places); 0 at the match itself.
 
-    Kept for good, like `_places`: a recorded graph goes on reading it.
+    Kept for good, like the other tables: a recorded graph goes on reading it.
     """
     with torch.inference_mode(False):  # a gradient may want them later
         place = torch.arange(places, device=device, dtype=torch.float64) * step
@@ -154,16 +171,25 @@ def _weights(
 
 
 @cache
-def _places(
-    tokens: int, windows: int, window: int, stride: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Tokens of the windows (N, W), and how far each place of a window is from another (W, W)."""
+def _weights_by_distance(
+    window: int, sigma: float, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """q of the candidates 1-W .. W-1 tokens from the match, of an anchor at each place: (2W-1, W).
+
+    Candidates outside the window weigh nothing.
+    """
+    weight = _weights(window, 1, sigma, device, dtype)  # (W, W), anchor and candidate
+    with torch.inference_mode(False):
+        anchor = torch.arange(window, device=device)
+        candidate = torch.arange(1 - window, window, device=device)[:, None] + anchor  # (2W-1, W)
+        inside = (candidate >= 0) & (candidate < window)
+        return torch.where(inside, weight[anchor, candidate.clamp(0, window - 1)], 0.0)
+
+
+@cache
+def _cells(tokens: int, windows: int, window: int, stride: int, device: torch.device) -> Tensor:
+    """The cells of (tokens, places) that the windows' places are, (N W,)."""
     with torch.inference_mode(False):
         place = torch.arange(window, device=device)
         token = torch.arange(windows, device=device)[:, None] * stride + place
-        return token.clamp(max=tokens - 1), place - place[:, None]
-
-
-def _pick(values: Tensor, index: Tensor) -> Tensor:
-    """values (B, X) at index (B, ...)."""
-    return values.gather(1, index.flatten(1)).view(index.shape)
+        return (token.clamp(max=tokens - 1) * window + place).flatten()
