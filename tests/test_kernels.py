@@ -20,6 +20,7 @@ pytest.importorskip("triton")
 from progmem.kernels import (
     biased,
     few_keys,
+    few_queries,
     lay,
     mix,
     norm,
@@ -92,6 +93,27 @@ def test_attention_takes_windows_as_views_of_their_tokens():
 def test_which_attention_is_of_few_keys():
     assert few_keys.takes(6, 8, 40) and not few_keys.takes(6, 65, 40)
     assert not few_keys.takes(65, 8, 40) and not few_keys.takes(6, 8, 130)
+
+
+def test_attention_of_very_many_series_can_be_launched():
+    x = torch.empty(8).expand(2**17, 1, 2, 2, 8)
+    mask = torch.ones(1, dtype=torch.bool).expand(2**17, 1, 2, 4)
+    given = few_keys.Given(x, x, x, x, x, mask)
+    for grid in (few_keys._grid(given, {"G": 1}), few_queries._grid(given)):
+        assert all(size < 2**16 for size in grid[1:])  # CUDA's bound, but for the first axis
+
+
+def test_a_device_that_is_not_the_current_one_is_left_to_torch(monkeypatch):
+    class There:
+        is_cuda, dtype = True, torch.float32
+
+        def get_device(self):
+            return 1
+
+    monkeypatch.setattr(kernels, "works", lambda _: True)
+    for current in (0, 1):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda current=current: current)
+        assert kernels.fit(There()) == (current == 1)
 
 
 @pytest.mark.parametrize("segmented", [False, True])
