@@ -25,6 +25,7 @@ from progmem.kernels import (
     mix,
     norm,
     overlap_means,
+    overlap_pool,
     turn,
     unit,
     widen,
@@ -277,6 +278,27 @@ def test_overlap_aggregator(window, stride, tokens):
     some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
     ours, theirs = ours * some, theirs * some
     assert_twins(ours, theirs, [rows, *aggregator.parameters()])
+
+
+def test_the_aggregator_keeps_nothing_without_a_gradient(monkeypatch):
+    kept, kernel = [], overlap_pool._attended_forward
+
+    class Watched:
+        def __getitem__(self, grid):
+            def run(*given, KEEP, **sizes):
+                kept.append(KEEP)
+                kernel[grid](*given, KEEP=KEEP, **sizes)
+
+            return run
+
+    monkeypatch.setattr(overlap_pool, "_attended_forward", Watched())
+    cfg = progmem.ModelConfig(channels=1, dim=8, heads=2, blocks=1, window=4, stride=2, slots=1)
+    pool = OverlapAggregator(cfg).to(DEVICE)
+    rows, exists = drawn(1, 2, 4, 8), torch.ones(1, 6, 2, dtype=torch.bool, device=DEVICE)
+    with_gradient = pool.by_kernels(rows, exists)
+    with torch.no_grad():
+        torch.testing.assert_close(pool.by_kernels(rows, exists), with_gradient)
+    assert kept == [True, False]
 
 
 @pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [
