@@ -20,10 +20,12 @@ pytest.importorskip("triton")
 from progmem.kernels import (
     biased,
     few_keys,
+    few_queries,
     lay,
     mix,
     norm,
     overlap_means,
+    overlap_pool,
     turn,
     unit,
     widen,
@@ -92,6 +94,27 @@ def test_attention_takes_windows_as_views_of_their_tokens():
 def test_which_attention_is_of_few_keys():
     assert few_keys.takes(6, 8, 40) and not few_keys.takes(6, 65, 40)
     assert not few_keys.takes(65, 8, 40) and not few_keys.takes(6, 8, 130)
+
+
+def test_attention_of_very_many_series_can_be_launched():
+    x = torch.empty(8).expand(2**17, 1, 2, 2, 8)
+    mask = torch.ones(1, dtype=torch.bool).expand(2**17, 1, 2, 4)
+    given = few_keys.Given(x, x, x, x, x, mask)
+    for grid in (few_keys._grid(given, {"G": 1}), few_queries._grid(given)):
+        assert all(size < 2**16 for size in grid[1:])  # CUDA's bound, but for the first axis
+
+
+def test_a_device_that_is_not_the_current_one_is_left_to_torch(monkeypatch):
+    class There:
+        is_cuda, dtype = True, torch.float32
+
+        def get_device(self):
+            return 1
+
+    monkeypatch.setattr(kernels, "works", lambda _: True)
+    for current in (0, 1):
+        monkeypatch.setattr(torch.cuda, "current_device", lambda current=current: current)
+        assert kernels.fit(There()) == (current == 1)
 
 
 @pytest.mark.parametrize("segmented", [False, True])
@@ -255,6 +278,27 @@ def test_overlap_aggregator(window, stride, tokens):
     some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
     ours, theirs = ours * some, theirs * some
     assert_twins(ours, theirs, [rows, *aggregator.parameters()])
+
+
+def test_the_aggregator_keeps_nothing_without_a_gradient(monkeypatch):
+    kept, kernel = [], overlap_pool._attended_forward
+
+    class Watched:
+        def __getitem__(self, grid):
+            def run(*given, KEEP, **sizes):
+                kept.append(KEEP)
+                kernel[grid](*given, KEEP=KEEP, **sizes)
+
+            return run
+
+    monkeypatch.setattr(overlap_pool, "_attended_forward", Watched())
+    cfg = progmem.ModelConfig(channels=1, dim=8, heads=2, blocks=1, window=4, stride=2, slots=1)
+    pool = OverlapAggregator(cfg).to(DEVICE)
+    rows, exists = drawn(1, 2, 4, 8), torch.ones(1, 6, 2, dtype=torch.bool, device=DEVICE)
+    with_gradient = pool.by_kernels(rows, exists)
+    with torch.no_grad():
+        torch.testing.assert_close(pool.by_kernels(rows, exists), with_gradient)
+    assert kept == [True, False]
 
 
 @pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [

@@ -75,6 +75,13 @@ def test_a_shape_that_comes_twice_runs_plainly(done):
     assert done == []
 
 
+def test_a_hook_is_called_for_every_batch(done):
+    model, seen = make_model(6, 3, 2), []
+    model.blocks[1].register_forward_hook(lambda *_: seen.append(1))
+    model.encode(torch.randn(8, 60, 2), batch_size=2)
+    assert not done and len(seen) == 4
+
+
 def test_without_kernels_every_batch_runs_plainly(done, monkeypatch):
     monkeypatch.setattr("progmem.model.pmt.kernels", kernels)
     make_model(6, 3, 2).encode(torch.randn(8, 60, 2), batch_size=2)

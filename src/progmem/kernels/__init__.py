@@ -17,6 +17,7 @@ def fit(x: Tensor) -> bool:
     return (
         x.is_cuda
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and x.get_device() == torch.cuda.current_device()  # Triton launches there
         and _WANTED.get()
         and not torch.compiler.is_compiling()
         and works("cuda")

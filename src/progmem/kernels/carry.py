@@ -23,7 +23,7 @@ from torch import Tensor
 
 from progmem.kernels.slots import Weights
 
-MOST_SLOTS, WIDEST, WIDEST_HEAD = 16, 512, 128  # n, D, d
+MOST_SLOTS, WIDEST = 16, 512  # n, D; heads as wide as `band` takes
 COLUMNS = 64  # of the feed-forward layer, for a program
 WARPS, STAGES = 8, 4  # a program waits for memory most of the time
 

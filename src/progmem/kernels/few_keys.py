@@ -7,8 +7,8 @@ product, of which the blocks on the diagonal count.
 Twin: `progmem.model.attention.attend_plainly`.
 
 Shapes: B series, N windows, H heads, T queries, F first keys, J other keys, d width of a head;
-G windows of a program, R = G T packed rows, C =
-G (F + J) packed columns; sizes with _ are rounded up to what the kernels take.
+G windows of a program, R = G T packed rows, C = G (F + J) packed columns; sizes with _ are rounded
+up to what the kernels take.
 """
 
 import math
@@ -84,10 +84,9 @@ class _FewKeys(torch.autograd.Function):
 
 def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
     """Write the result (B, N, T, H, d) and the log of the softmax' sums (B, N, T, H), dense."""
-    B, N, H, _, d = given.q.shape
+    B, N, _, _, d = given.q.shape
     arguments, sizes = _arguments(given)
-    grid = (H, triton.cdiv(B * N, sizes["G"]))  # neighbours read one row's heads
-    _few_keys_forward[grid](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
+    _few_keys_forward[_grid(given, sizes)](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
 
 
 def run_backward(
@@ -107,7 +106,7 @@ def run_backward(
     window ``more`` (B, 1, F, H, d) is added to the gradients of the first keys and values. From
     number ``onto`` on, the gradients of keys and values are added to what is there.
     """
-    B, N, H, _, d = given.q.shape
+    B, N, _, _, d = given.q.shape
     if back.stride(-1) != 1:
         back = back.contiguous()
     arguments, sizes = _arguments(given)
@@ -118,11 +117,17 @@ def run_backward(
     extra = [
         x for t in more or made[1:3] for x in (t, *(t.stride(axis) // align for axis in (0, 2, 3)))
     ]
-    _few_keys_backward[(H, triton.cdiv(B * N, sizes["G"]))](
+    _few_keys_backward[_grid(given, sizes)](
         *arguments, out, lse, d**-0.5, back, *pulls,
         *places, *extra, B * N, N, **sizes, KEYS=keys, MORE=more is not None,
         ONTO=given.k.shape[3] if onto is None else onto,
     )  # fmt: skip
+
+
+def _grid(given: Given, sizes: dict[str, Any]) -> tuple[int]:
+    """One axis, as the others end at 65,535; neighbours read one row's heads."""
+    B, N, H, _, _ = given.q.shape
+    return (H * triton.cdiv(B * N, sizes["G"]),)
 
 
 def _power(x: int) -> int:
@@ -153,12 +158,12 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
 
 @triton.jit
 def _places(
-    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, G: tl.constexpr,
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, G: tl.constexpr,
     R_: tl.constexpr, C_: tl.constexpr, windows,
 ):  # fmt: skip
     """Window (of all) and place in it of the packed rows and columns, and which are there."""
     row, column = tl.arange(0, R_), tl.arange(0, C_)
-    first = tl.program_id(1).to(tl.int64) * G
+    first = (tl.program_id(0) // H).to(tl.int64) * G
     r_window, c_window = first + row // T, first + column // (F + J)
     r_there = (row < G * T) & (r_window < windows)
     c_there = (column < G * (F + J)) & (c_window < windows)
@@ -212,8 +217,8 @@ def _few_keys_forward(
     d_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr, ALIGN: tl.constexpr,
     MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    h, e = tl.program_id(0), tl.arange(0, d_)
-    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, G, R_, C_, windows)
+    h, e = tl.program_id(0) % H, tl.arange(0, d_)
+    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
     at = _at(q, (r_window // N) * qb + (r_window % N) * qn + t * qt, h * qh, e, ALIGN)
     rows = tl.load(at, mask=cell, other=0.0)
@@ -249,9 +254,9 @@ def _few_keys_backward(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MORE: tl.constexpr,
     ONTO: tl.constexpr,
 ):  # fmt: skip
-    h, e = tl.program_id(0), tl.arange(0, d_)
+    h, e = tl.program_id(0) % H, tl.arange(0, d_)
     kind = q.dtype.element_ty
-    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, G, R_, C_, windows)
+    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
     r_b, r_n = r_window // N, r_window % N
     at = _at(q, r_b * qb + r_n * qn + t * qt, h * qh, e, ALIGN)

@@ -51,9 +51,10 @@ def run_backward(
     )  # fmt: skip
 
 
-def _grid(given: Given) -> tuple[int, int]:
+def _grid(given: Given) -> tuple[int]:
+    """One axis, as the others end at 65,535."""
     B, _, H, _, _ = given.q.shape
-    return triton.cdiv(H, HEADS), B
+    return (triton.cdiv(H, HEADS) * B,)
 
 
 def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
@@ -105,8 +106,10 @@ def _few_queries_forward(
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
     C_: tl.constexpr, d_: tl.constexpr, HEADS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(1).to(tl.int64)
-    h, j, e = tl.program_id(0) * HEADS + tl.arange(0, HEADS), tl.arange(0, C_), tl.arange(0, d_)
+    groups: tl.constexpr = (H + HEADS - 1) // HEADS
+    b = (tl.program_id(0) // groups).to(tl.int64)
+    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
+    j, e = tl.arange(0, C_), tl.arange(0, d_)
     head = h[:, None] * d + e[None, :]
     cell = (h < H)[:, None] & (e < d)[None, :]
     inside = (j < F + J)[:, None, None] & cell[None]
@@ -133,8 +136,10 @@ def _few_queries_backward(
     C_: tl.constexpr, d_: tl.constexpr, HEADS: tl.constexpr, ALIGN: tl.constexpr,
     ONTO: tl.constexpr,
 ):  # fmt: skip
-    b = tl.program_id(1).to(tl.int64)
-    h, j, e = tl.program_id(0) * HEADS + tl.arange(0, HEADS), tl.arange(0, C_), tl.arange(0, d_)
+    groups: tl.constexpr = (H + HEADS - 1) // HEADS
+    b = (tl.program_id(0) // groups).to(tl.int64)
+    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
+    j, e = tl.arange(0, C_), tl.arange(0, d_)
     head = h[:, None] * d + e[None, :]
     cell = (h < H)[:, None] & (e < d)[None, :]
     inside = (j < F + J)[:, None, None] & cell[None]

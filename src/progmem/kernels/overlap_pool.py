@@ -42,8 +42,9 @@ def attended(
         shift: of the values, (D,).
     """
     out: Tensor = _Attended.apply(
-        query, rows, skip, exists, bias, shift, gamma, skip_gate, stride, eps
-    )
+        query, rows, skip, exists, bias, shift, gamma, skip_gate, stride, eps,
+        torch.is_grad_enabled(),  # inside it never is
+    )  # fmt: skip
     return out
 
 
@@ -65,12 +66,12 @@ class _Attended(torch.autograd.Function):
         skip_gate: Tensor,
         stride: int,
         eps: float,
+        keep: bool,
     ) -> Tensor:
         query, rows, skip, exists = (t.contiguous() for t in (query, rows, skip, exists))
         out = torch.empty_like(query, dtype=torch.promote_types(skip.dtype, gamma.dtype))
         sizes = sizes_of(rows[..., : len(gamma)], exists, stride, len(bias))
         B, K, _ = exists.shape
-        keep = any(ctx.needs_input_grad)
         mean = torch.empty_like(query) if keep else query  # over the copies
         lse = query.new_empty(B, K, len(bias) if keep else 0, dtype=torch.float32)
         _attended_forward[(triton.cdiv(B * K, TOKENS),)](
@@ -103,7 +104,7 @@ class _Attended(torch.autograd.Function):
         return (
             d_query, d_rows, d_skip, None, column_sums(d_bias).to(bias.dtype),
             d_shift.to(shift.dtype), d_gamma.to(gamma.dtype), d_gate.to(skip_gate.dtype),
-            None, None,
+            None, None, None,
         )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, *, heads: int) -> None:
     """Turn the rows of ``x`` (B, T, H d), last axis dense, in place, by (T, d/2)."""
     B, T, D = x.shape
     half = D // heads // 2
-    _turn[(triton.cdiv(T, ROWS), B)](
+    _turn[(triton.cdiv(T, ROWS) * B,)](  # one axis, as the others end at 65,535
         x, x.stride(0), x.stride(1), cos, sin, T, H=heads, half=half,
         H_=triton.next_power_of_2(heads), half_=triton.next_power_of_2(half), ROWS=ROWS,
     )  # fmt: skip
@@ -134,11 +134,12 @@ def _turn(
     x, xb, xt, cos, sin, T,
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    t = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    groups = tl.cdiv(T, ROWS)
+    t = tl.program_id(0) % groups * ROWS + tl.arange(0, ROWS)
     h, e = tl.arange(0, H_), tl.arange(0, half_)
     where = (t < T)[:, None] & (e < half)[None, :]
     cell = where[:, None, :] & (h < H)[None, :, None]
-    row = tl.program_id(1).to(tl.int64) * xb + t.to(tl.int64) * xt
+    row = (tl.program_id(0) // groups).to(tl.int64) * xb + t.to(tl.int64) * xt
     at = x + row[:, None, None] + (h * 2 * half)[None, :, None] + e[None, None, :]
     a = tl.load(at, mask=cell, other=0.0).to(tl.float32)
     b = tl.load(at + half, mask=cell, other=0.0).to(tl.float32)

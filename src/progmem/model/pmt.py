@@ -29,7 +29,7 @@ from progmem.model.inputs import (
     evaluating,
 )
 from progmem.model.pma import PMABlock, lay_out
-from progmem.model.replayed import Replayed
+from progmem.model.replayed import Replayed, watched
 from progmem.model.tokenizer import Tokenizer
 
 SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
@@ -128,7 +128,8 @@ class PMT(nn.Module):
         else:
             batch_size = min(batch_size, at_once // max(series.lengths))
         batches = list(series.batches(batch_size, equal_lengths=chunk is not None))
-        run = self._replayed(series, batches) if kernels.fit(like) else self
+        replays = kernels.fit(like) and not watched(self)
+        run = self._replayed(series, batches) if replays else self
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):
             for rows in batches:

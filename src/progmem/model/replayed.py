@@ -20,6 +20,11 @@ LEAST = 3  # batches of a shape that are worth a recording
 MOST = 2  # recordings at a time, complete series and such with gaps: each has memory of its own
 
 
+def watched(model: nn.Module) -> bool:
+    """Whether someone looks on by hooks, which no replay would call."""
+    return any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+
+
 class Replayed:
     """``model`` in eval mode, without a gradient. Every result is written over by the next."""
 
