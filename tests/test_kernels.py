@@ -18,12 +18,14 @@ from progmem.model.rotary import Turn, turned, turns
 pytest.importorskip("triton")
 
 from progmem.kernels import (
+    attend,
     biased,
     few_keys,
     few_queries,
     lay,
     mix,
     norm,
+    norm_rows,
     overlap_means,
     overlap_pool,
     turn,
@@ -74,9 +76,7 @@ def test_attention_over_few_keys(shape, masked, causal):
     if masked:
         mask = torch.rand(B, N, 1, T, first + J, device=DEVICE) > 0.4
         mask[..., 0] = True  # no row is empty
-    ours = few_keys.attend(
-        q, before, k, v, None if mask is None else mask.squeeze(2), causal=causal
-    )
+    ours = attend.attend(q, before, k, v, None if mask is None else mask.squeeze(2), causal=causal)
     theirs = attend_plainly(q, k, v, mask, first=before, causal=causal)
     assert_twins(ours, theirs, [q, k, v, *(before or ())])
 
@@ -87,7 +87,7 @@ def test_attention_takes_windows_as_views_of_their_tokens():
         t.unfold(1, 4, 2).movedim(-1, 2).unflatten(-1, (2, 4)).transpose(2, 3)
         for t in tokens.chunk(3, dim=-1)
     )  # (B, N, H, W, d), windows overlap
-    ours = few_keys.attend(q, None, k, v, None, causal=True)
+    ours = attend.attend(q, None, k, v, None, causal=True)
     assert_twins(ours, attend_plainly(q, k, v, None, first=None, causal=True), [tokens])
 
 
@@ -242,7 +242,7 @@ def test_the_token_gate_by_hand():
     for parameter in gate.parameters():
         torch.nn.init.normal_(parameter)
     a, b = drawn(3, 7, 8), drawn(3, 7, 8)
-    layer = norm.Normed(gate.norm.weight, gate.norm.bias, gate.norm.eps)
+    layer = norm_rows.Normed(gate.norm.weight, gate.norm.bias, gate.norm.eps)
     ours = gated(a, b, layer, gate.mix.weight, gate.mix.bias)
     with kernels.plain_torch():
         assert_twins(ours, gate(a, b), [a, b, *gate.parameters()])

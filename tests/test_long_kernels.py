@@ -11,7 +11,7 @@ from progmem.model.rotary import Turn, turned, turns
 pytest.importorskip("triton")
 
 from progmem.kernels import band, carry, rows
-from progmem.kernels.norm import Normed
+from progmem.kernels.norm_rows import Normed
 from progmem.model.tape import weights_of
 
 pytestmark = [  # the interpreter's own

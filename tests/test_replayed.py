@@ -135,7 +135,12 @@ def test_nothing_of_a_recording_outlives_the_call(done):
     assert kept == [None]
 
 
-def test_a_gpu_takes_longer_series_whole():
+def test_kernels_take_longer_series_whole(monkeypatch):
     cfg = progmem.ModelConfig(channels=1, patch=16, patch_stride=8)
-    assert samples_at_once(torch.device("cpu"), cfg) == SAMPLES_AT_ONCE
-    assert samples_at_once(torch.device("cuda", 1), cfg) >= 8 * 100_000
+    like = torch.zeros(1)
+    monkeypatch.setattr(kernels, "fit", lambda _: False)
+    assert samples_at_once(like, cfg) == SAMPLES_AT_ONCE
+    monkeypatch.setattr(kernels, "fit", lambda _: True)
+    assert samples_at_once(like, cfg) >= 8 * 100_000
+    wide = progmem.ModelConfig(channels=1, patch=16, patch_stride=8, dim=640, heads=8)
+    assert samples_at_once(like, wide) == samples_at_once(like, cfg) // 2

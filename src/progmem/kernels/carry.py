@@ -270,7 +270,7 @@ def _write(
     D: tl.constexpr, D_: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     kind = out.dtype.element_ty
-    tile, part = tl.program_id(0), tl.program_id(1)
+    tile, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     first = tile * 16
     rows = R - first
     m, c = tl.arange(0, 16), tl.arange(0, D_)

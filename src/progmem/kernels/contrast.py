@@ -15,7 +15,7 @@ Shapes: S sequences of both views here, b of one view, B of the global batch, T 
 P entries a sequence, M negatives, D width, E entries of a view's bank.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -23,24 +23,19 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-TILE, DEPTH = 64, 32  # of a program's products: rows and columns, and what is summed at once
-WIDE = 128  # of D, backward
-WARPS, STAGES = 4, 3
-ROWS, COLUMNS = 4, 512  # of a program's sums
-
-
-class Given(NamedTuple):
-    """What the kernels take, dense; a view's anchors meet the other view's bank."""
-
-    anchors: Tensor  # (S, T, D) float32, the sequences from number ``begin`` of both views' 2b
-    bank: Tensor  # (2, E, D)
-    known: Tensor  # (2, E), entries that exist
-    order: Tensor  # (B P,), the entry at each place; sequence i meets places i P .. i P + M - 1
-    mask: Tensor  # (b, M)
-    temperature: Tensor | float
-    first: int  # number of the first own sequence in the global batch
-    begin: int
-    entries: int  # P
+from progmem.kernels.contrast_backward import run_backward
+from progmem.kernels.contrast_tiles import (
+    COLUMNS,
+    ROWS,
+    TILE,
+    Given,
+    anchor_grid,
+    block_of,
+    entries_at,
+    sharpness_of,
+    sizes_of,
+    tiles_for,
+)
 
 
 def against(given: Given) -> tuple[Tensor, Tensor]:
@@ -58,9 +53,9 @@ class _Against(torch.autograd.Function):
         S, T, _ = anchors.shape
         score = anchors.new_empty(S, T, given.mask.shape[1])
         push, away = anchors.new_empty(S, T), anchors.new_empty(S, T)
-        M, sizes, tiles = score.shape[2], _sizes(given), _tiles(given)
+        M, sizes, tiles = score.shape[2], sizes_of(given), tiles_for(given)
         met = M + triton.cdiv(TILE - 1, T) * given.entries  # most places of a program's anchors
-        _scores[(*_anchor_grid(given), triton.cdiv(met, TILE))](
+        _scores[(*anchor_grid(given), triton.cdiv(met, TILE))](
             anchors, bank, given.known.contiguous().view(torch.uint8), given.order,
             given.mask.contiguous().view(torch.uint8), score, *sizes, **tiles,
         )  # fmt: skip
@@ -77,103 +72,7 @@ class _Against(torch.autograd.Function):
     def backward(ctx: Any, back: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         anchors, bank, order, mask, score, push = ctx.saved_tensors
         given = Given(anchors, bank, mask, order, mask, *ctx.settings)
-        d_anchors, d_bank = torch.empty_like(anchors), torch.empty_like(bank)
-        if len(order) < bank.shape[1]:
-            d_bank.zero_()  # also of entries that were not drawn
-        slopes = score.new_empty(2, *score.shape, dtype=_kind(score))
-        M, D = score.shape[2], bank.shape[2]
-        rows, tiles = score.numel() // M, _tiles(given) | {"Y": TILE, "V": WIDE, "num_stages": 2}
-        _slopes[(triton.cdiv(rows, ROWS),)](
-            score, push, back.contiguous(), *slopes, given.temperature, rows, M,
-            tiles["POINTED"], ROWS, COLUMNS,
-        )  # fmt: skip
-        chunks = triton.cdiv(D, WIDE)
-        of_anchors = _halves(anchors)
-        same = bank.data_ptr() == anchors.data_ptr() and bank.numel() == anchors.numel()
-        of_bank = of_anchors if same else _halves(bank)  # in one process they are
-        _d_anchors[(*_anchor_grid(given), chunks)](
-            *slopes, *of_bank, order, d_anchors, *_sizes(given), **tiles
-        )
-        _d_bank[(triton.cdiv(len(order), TILE), 2, chunks)](
-            *slopes, *of_anchors, order, d_bank, *_sizes(given), **tiles
-        )
-        return d_anchors, d_bank, *[None] * 7
-
-
-def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` as the sum of two bf16 tensors."""
-    high, low = torch.empty_like(x, dtype=_kind(x)), torch.empty_like(x, dtype=_kind(x))
-    _split[(triton.cdiv(x.numel(), 1024),)](x, high, low, x.numel(), C=1024)
-    return high, low
-
-
-def _kind(x: Tensor) -> torch.dtype:
-    """Of the halves: Triton's interpreter has no products of bf16."""
-    return torch.bfloat16 if x.is_cuda else torch.float32
-
-
-def _anchor_grid(given: Given) -> tuple[int, int]:
-    S, T, _ = given.anchors.shape
-    return triton.cdiv(min(S, len(given.mask)) * T, TILE), 2
-
-
-def _sizes(given: Given) -> tuple[Any, ...]:
-    S, T, _ = given.anchors.shape
-    b, M = given.mask.shape
-    pool, E = len(given.order), given.bank.shape[1]
-    return given.temperature, given.first, given.begin, S, b, pool, E, M, T, given.entries
-
-
-def _tiles(given: Given) -> dict[str, Any]:
-    return {
-        "D": given.bank.shape[2], "POINTED": isinstance(given.temperature, Tensor),
-        "X": TILE, "Y": DEPTH, "num_warps": WARPS, "num_stages": STAGES,
-    }  # fmt: skip
-
-
-@triton.jit
-def _halve(x, high, low, at, cell):
-    """Write ``x`` as the sum of two numbers of bf16."""
-    half = x.to(tl.bfloat16).to(tl.float32)
-    rest = (x - half).to(tl.bfloat16)
-    tl.store(high + at, half.to(high.dtype.element_ty), mask=cell)
-    tl.store(low + at, rest.to(low.dtype.element_ty), mask=cell)
-
-
-@triton.jit
-def _split(x, high, low, count, C: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * C + tl.arange(0, C)
-    cell = at < count
-    _halve(tl.load(x + at, mask=cell, other=0.0), high, low, at, cell)
-
-
-@triton.jit
-def _sharpness(temperature, POINTED: tl.constexpr):
-    if POINTED:
-        temperature = tl.load(temperature).to(tl.float32)
-    return 1.0 / temperature
-
-
-@triton.jit
-def _block(
-    block, view, first, begin, S, b, M, T, P, R: tl.constexpr
-):  # fmt: skip
-    """R anchors of a view: which exist, their rows, own sequences, and the places they meet."""
-    low = tl.maximum(begin, view * b)
-    count = tl.maximum(tl.minimum(begin + S, (view + 1) * b) - low, 0)  # sequences of the view
-    row = block * R + tl.arange(0, R)
-    there = row < count * T
-    own = low - view * b
-    last = tl.minimum((block * R + R - 1) // T, count - 1)
-    start = (first + own + block * R // T) * P
-    end = (first + own + last) * P + M
-    return there, ((low - begin) * T + row).to(tl.int64), own + row // T, start, end
-
-
-@triton.jit
-def _entries(order, column, pool):
-    """The entries at columns of the band: places beyond the last are the first again."""
-    return tl.load(order + column % pool)
+        return *run_backward(given, score, push, back.contiguous()), *[None] * 7
 
 
 @triton.jit
@@ -183,9 +82,9 @@ def _scores(
 ):  # fmt: skip
     """Similarities, -inf where a negative does not count."""
     view = tl.program_id(1)
-    there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
+    there, row, own, start, end = block_of(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
     column = start + tl.program_id(2) * X + tl.arange(0, X)
-    entry = (1 - view) * E + _entries(order, column, pool)
+    entry = (1 - view) * E + entries_at(order, column, pool)
     score = tl.zeros((X, X), tl.float32)
     for chunk in range(0, D, Y):
         e = chunk + tl.arange(0, Y)
@@ -213,7 +112,7 @@ def _sums(
 ):  # fmt: skip
     """Log sum and mean of each anchor's similarities."""
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    sharpness = _sharpness(temperature, POINTED)
+    sharpness = sharpness_of(temperature, POINTED)
     most = tl.full((R,), float("-inf"), tl.float32)
     total, sum = tl.zeros((R,), tl.float32), tl.zeros((R,), tl.float32)
     count = tl.zeros((R,), tl.int32)
@@ -231,92 +130,3 @@ def _sums(
         most = above
     tl.store(push + row, most + tl.log(tl.maximum(total, 1e-30)), mask=row < rows)
     tl.store(away + row, sum / tl.maximum(count, 1), mask=row < rows)
-
-
-@triton.jit
-def _slopes(
-    score_, push, back, high, low, temperature, rows, M, POINTED: tl.constexpr,
-    R: tl.constexpr, C: tl.constexpr,
-):  # fmt: skip
-    """d(loss)/d(similarity) from d(loss)/d(log sum), in two halves."""
-    row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
-    sharpness = _sharpness(temperature, POINTED)
-    norm = tl.load(push + row, mask=row < rows, other=0.0)
-    norm = tl.where(norm == float("-inf"), 0.0, norm)
-    pull = tl.load(back + row, mask=row < rows, other=0.0) * sharpness
-    for start in range(0, M, C):
-        m = start + tl.arange(0, C)
-        cell = (row < rows)[:, None] & (m < M)[None, :]
-        at = row[:, None] * M + m[None, :]
-        score = tl.load(score_ + at, mask=cell, other=float("-inf"))
-        slope = tl.exp(score * sharpness - norm[:, None]) * pull[:, None]
-        _halve(slope, high, low, at, cell)
-
-
-@triton.jit
-def _d_anchors(
-    slope_high, slope_low, bank_high, bank_low, order, d_anchors, temperature, first, begin, S, b,
-    pool, E, M, T, P,
-    D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
-    V: tl.constexpr,
-):  # fmt: skip
-    view, e = tl.program_id(1), tl.program_id(2) * V + tl.arange(0, V)
-    there, row, own, start, end = _block(tl.program_id(0), view, first, begin, S, b, M, T, P, X)
-    made = tl.zeros((X, V), tl.float32)
-    for at in range(start, end, Y):
-        column = at + tl.arange(0, Y)
-        m = column[None, :] - (first + own)[:, None] * P
-        cell = there[:, None] & (m >= 0) & (m < M)
-        slope = row[:, None] * M + m
-        high = tl.load(slope_high + slope, mask=cell, other=0.0)
-        low = tl.load(slope_low + slope, mask=cell, other=0.0)
-        entry = (1 - view) * E + _entries(order, column, pool)
-        vector = entry[:, None] * D + e[None, :]
-        cell = (column < end)[:, None] & (e < D)[None, :]
-        k = tl.load(bank_high + vector, mask=cell, other=0.0)
-        made = tl.dot(high, k, made)
-        made = tl.dot(low, k, made)
-        made = tl.dot(high, tl.load(bank_low + vector, mask=cell, other=0.0), made)
-    to = d_anchors + row[:, None] * D + e[None, :]
-    tl.store(to, made, mask=there[:, None] & (e < D)[None, :])
-
-
-@triton.jit
-def _d_bank(
-    slope_high, slope_low, anchors_high, anchors_low, order, d_bank, temperature, first, begin, S,
-    b, pool, E, M, T, P,
-    D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
-    V: tl.constexpr,
-):  # fmt: skip
-    block, view = tl.program_id(0), tl.program_id(1)  # the view that the anchors are of
-    e = tl.program_id(2) * V + tl.arange(0, V)
-    B = pool // P
-    place = block * X + tl.arange(0, X)
-    # sequences low .. high meet a place of this block; those before 0 are the last ones
-    high = tl.minimum((block * X + X - 1) // P, B - 1)
-    low = (block * X + pool - M) // P + 1 - B
-    low = tl.maximum(low, high + 1 - B)
-    made = tl.zeros((V, X), tl.float32)  # (D, places)
-    for at in range(low * T, (high + 1) * T, Y):
-        number = at - low * T + tl.arange(0, Y)
-        i = low + number // T
-        own = tl.where(i < 0, i + B, i) - first
-        local = view * b + own - begin
-        there = (i <= high) & (own >= 0) & (own < b) & (local >= 0) & (local < S)
-        row = (local * T + number % T).to(tl.int64)
-        m = place[None, :] - i[:, None] * P
-        m = tl.where(m < 0, m + pool, m)
-        cell = there[:, None] & (m < M) & (place < pool)[None, :]
-        slope = row[:, None] * M + m
-        steep = tl.load(slope_high + slope, mask=cell, other=0.0)
-        rest = tl.load(slope_low + slope, mask=cell, other=0.0)
-        vector = row[:, None] * D + e[None, :]
-        cell = there[:, None] & (e < D)[None, :]
-        a = tl.trans(tl.load(anchors_high + vector, mask=cell, other=0.0))
-        made = tl.dot(a, steep, made)
-        made = tl.dot(a, rest, made)
-        a = tl.trans(tl.load(anchors_low + vector, mask=cell, other=0.0))
-        made = tl.dot(a, steep, made)
-    entry = (1 - view) * E + tl.load(order + place, mask=place < pool, other=0)
-    to = d_bank + entry[:, None] * D + e[None, :]
-    tl.store(to, tl.trans(made), mask=(place < pool)[:, None] & (e < D)[None, :])

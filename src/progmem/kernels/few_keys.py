@@ -12,21 +12,25 @@ up to what the kernels take.
 """
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
+TILES = 5  # of queries, keys, values and gradients, in fast memory at a time
 FEW_WINDOWS = 4096  # up to here fewer, larger programs are faster
 
 
 def takes(queries: int, keys: int, width: int) -> bool:
     """Whether so many queries over so many keys, with heads of ``width``, are few enough."""
-    return queries <= MOST_QUERIES and keys <= MOST_KEYS and width <= WIDEST
+    if queries > MOST_QUERIES or keys > MOST_KEYS or width > WIDEST:
+        return False
+    tile = 4 * _power(max(queries, keys)) * _power(width)  # bytes; float32 needs most
+    return TILES * tile <= _shared()
 
 
 class Given(NamedTuple):
@@ -39,47 +43,6 @@ class Given(NamedTuple):
     v: Tensor  # (B, N, H, J, d)
     mask: Tensor | None  # (B, N, T, F+J), True where a query may look; strides of 0 are welcome
     causal: bool = False  # the last query sees all of k, each one before it one key less
-
-
-def attend(
-    q: Tensor,
-    first: tuple[Tensor, Tensor] | None,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    *,
-    causal: bool,
-) -> Tensor:
-    """softmax(q k' / sqrt(d)) v, (B, N, H, T, d); shapes as in `Given`."""
-    if first is None:
-        first = k[:, :, :, :0], v[:, :, :, :0]
-    out: Tensor = _FewKeys.apply(q, *first, k, v, mask, causal)
-    return out.transpose(2, 3)
-
-
-class _FewKeys(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        ctx.settings = given[6:]
-        B, N, H, T, d = given[0].shape
-        out = given[0].new_empty(B, N, T, H, d)  # joining the heads then moves nothing
-        lse = out.new_empty(B, N, T, H, dtype=torch.float32)
-        run_forward(Given(*given), out=out, lse=lse)
-        ctx.save_for_backward(*given[:6], out, lse)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, out, lse = ctx.saved_tensors
-        given = Given(*tensors, *ctx.settings)
-        keys = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
-        B, N, H, T, d = given.q.shape
-        F, J = given.first_k.shape[3], given.k.shape[3] if keys else 0
-        made = [given.q.new_empty(B, N, rows, H, d) for rows in (T, F, F, J, J)]
-        run_backward(given, out=out, lse=lse, back=back, made=made, keys=keys)
-        dq, dfk, dfv, dk, dv = (t.transpose(2, 3) for t in made)
-        return dq, dfk, dfv, *((dk, dv) if keys else (None, None)), None, None
 
 
 def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
@@ -128,6 +91,15 @@ def _grid(given: Given, sizes: dict[str, Any]) -> tuple[int]:
     """One axis, as the others end at 65,535; neighbours read one row's heads."""
     B, N, H, _, _ = given.q.shape
     return (H * triton.cdiv(B * N, sizes["G"]),)
+
+
+@cache
+def _shared() -> int:
+    """Bytes of fast memory that a program can have."""
+    if not torch.cuda.is_available():
+        return 2**17
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(getattr(found, "shared_memory_per_block_optin", 0))
 
 
 def _power(x: int) -> int:

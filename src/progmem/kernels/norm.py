@@ -5,18 +5,14 @@ Twin: `progmem.model.attention.Norm`.
 Shapes: R rows, D width.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.norm_rows import Normed, are_windows, backward_of_rows, forward_of_rows
 from progmem.kernels.sums import column_sums
-
-ROWS = 8  # of a program at a time
-PROGRAMS = 264  # of the backward pass, each with its own sums for weight and bias
 
 
 def norm(
@@ -63,14 +59,6 @@ def add_norm(
     return both
 
 
-class Normed(NamedTuple):
-    """A norm's weights."""
-
-    weight: Tensor  # (D,)
-    bias: Tensor  # (D,)
-    eps: float
-
-
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -85,10 +73,10 @@ class _Norm(torch.autograd.Function):
         dtype: torch.dtype,
         passed: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        x = x if more is not None and _are_windows(x) else x.contiguous()
+        x = x if more is not None and are_windows(x) else x.contiguous()
         more = None if more is None else more.contiguous()
         layer = Normed(weight, bias, eps)
-        total, y, moments = _run_forward(x, more, shift, layer, segment, dtype)
+        total, y, moments = forward_of_rows(x, more, shift, layer, segment, dtype)
         ctx.types = x.dtype, None if more is None else more.dtype
         ctx.segment = segment is not None
         ctx.save_for_backward(total, weight, bias, moments, shift)
@@ -101,7 +89,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *back: Tensor) -> tuple[Tensor | None, ...]:
         total, weight, bias, moments, shift = ctx.saved_tensors
         params = any(ctx.needs_input_grad[2:6])
-        dx, d_more, sums = _run_backward(
+        dx, d_more, sums = backward_of_rows(
             total, weight, moments, back[-1].contiguous(),
             None if len(back) == 1 else back[0].contiguous(), *ctx.types, params=params,
         )  # fmt: skip
@@ -111,249 +99,3 @@ class _Norm(torch.autograd.Function):
             dw, db = dw.to(weight.dtype), db.to(bias.dtype)
             d_shift = None if shift is None else d_shift.to(shift.dtype)
         return dx, d_more, d_shift, dw, db, db if ctx.segment else None, None, None, None
-
-
-def run_forward(x: Tensor, layer: Normed, *, out: Tensor, moments: Tensor) -> None:
-    """Write LN(x), whose rows may be apart, and the moments (2, R) of ``x`` (R, D)."""
-    _launch_forward(x, None, None, layer, None, x, out, moments)
-
-
-def run_add_forward(
-    x: Tensor,
-    more: Tensor,
-    shift: Tensor,
-    layer: Normed,
-    *,
-    total: Tensor,
-    out: Tensor,
-    moments: Tensor,
-) -> None:
-    """Write x + more + shift, its LN, its moments (2, R)."""
-    _launch_forward(x, more, shift, layer, None, total, out, moments)
-
-
-def run_backward(
-    dy: Tensor, d_total: Tensor, x: Tensor, moments: Tensor, layer: Normed
-) -> tuple[Tensor, Tensor]:
-    """The gradient of ``x``, with ``d_total`` added, and sums (programs, 3, D) for the weights.
-
-    Rows of ``dy`` (R, D) may be apart.
-    """
-    types = x.dtype, None
-    dx, _, sums = _run_backward(x, layer.weight, moments, dy, d_total, *types, params=True)
-    return dx, sums
-
-
-def run_add_backward(
-    dy: Tensor,
-    d_total: Tensor,
-    total: Tensor,
-    moments: Tensor,
-    layer: Normed,
-    *,
-    out: Tensor,
-    cast: Tensor,
-) -> None:
-    """Write the gradient of the sum, in two types."""
-    _launch_backward(total, layer.weight, moments, dy, d_total, out, cast, None)
-
-
-def weight_gradients(dy: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of weight and bias from many rows: (N, R, D), (N, R, D), moments (N, 2, R)."""
-    N, R, D = dy.shape
-    sums = x.new_empty(min(PROGRAMS, N * R), 2, D)
-    _norm_sums[(len(sums),)](
-        dy, x, moments, sums, N * R, R, D=D, D_=triton.next_power_of_2(D), ROWS=ROWS
-    )
-    weight, bias = column_sums(sums)
-    return weight, bias
-
-
-def _run_forward(
-    x: Tensor,
-    more: Tensor | None,
-    shift: Tensor | None,
-    layer: Normed,
-    segment: Tensor | None,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    total = x
-    if more is not None:
-        total = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, more.dtype))
-    y = x.new_empty(x.shape, dtype=dtype)
-    moments = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
-    _launch_forward(x, more, shift, layer, segment, total, y, moments)
-    return total, y, moments
-
-
-def _launch_forward(
-    x: Tensor,
-    more: Tensor | None,
-    shift: Tensor | None,
-    layer: Normed,
-    segment: Tensor | None,
-    total: Tensor,
-    y: Tensor,
-    moments: Tensor,
-) -> None:
-    D = x.shape[-1]
-    R = x.numel() // D
-    weight, bias, eps = layer
-    N, W = x.shape[1:3] if _are_windows(x) else (1, 1)
-    steps = x.stride()[:3] if _are_windows(x) else (D, D, D)
-    _norm_forward[(triton.cdiv(R, ROWS),)](
-        x, *steps, N, W, x if more is None else more, bias if shift is None else shift,
-        weight, bias, bias if segment is None else segment, total, y, _step(y), moments, R, eps,
-        D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
-        ADD=more is not None, SEGMENT=segment is not None,
-    )  # fmt: skip
-
-
-def _run_backward(
-    total: Tensor,
-    weight: Tensor,
-    moments: Tensor,
-    dy: Tensor,
-    d_total: Tensor | None,
-    x_type: torch.dtype,
-    more_type: torch.dtype | None,
-    *,
-    params: bool,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Gradients of x and more, and sums (programs, 3, D) for weight, bias and shift."""
-    R, D = total.numel() // total.shape[-1], total.shape[-1]
-    dx = torch.empty_like(total, dtype=x_type)
-    d_more = dx
-    if more_type is not None and more_type != x_type:
-        d_more = torch.empty_like(total, dtype=more_type)
-    programs = min(PROGRAMS, triton.cdiv(R, ROWS)) if params else 0
-    sums = dx.new_empty(programs, 3, D, dtype=torch.float32)
-    _launch_backward(total, weight, moments, dy, d_total, dx, d_more, sums if params else None)
-    return dx, None if more_type is None else d_more, sums
-
-
-def _are_windows(x: Tensor) -> bool:
-    """Whether ``x`` (B, N, W, D) is a view of tokens, read as it is."""
-    return x.dim() == 4 and x.stride(-1) == 1 and not x.is_contiguous()
-
-
-def _step(x: Tensor) -> int:
-    """From row to row of ``x``: (R, D), or dense with any number of axes."""
-    return x.stride(0) if x.dim() == 2 and len(x) > 1 else x.shape[-1]
-
-
-def _launch_backward(
-    total: Tensor,
-    weight: Tensor,
-    moments: Tensor,
-    dy: Tensor,
-    d_total: Tensor | None,
-    dx: Tensor,
-    d_more: Tensor,
-    sums: Tensor | None,
-) -> None:
-    R, D = total.numel() // total.shape[-1], total.shape[-1]
-    rows = 2 if sums is None else ROWS  # without sums nothing keeps programs few
-    programs = triton.cdiv(R, rows) if sums is None else len(sums)
-    _norm_backward[(programs,)](
-        total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
-        dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
-        LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
-    )  # fmt: skip
-
-
-@triton.jit
-def _norm_forward(
-    x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
-    D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
-    ADD: tl.constexpr, SEGMENT: tl.constexpr,
-):  # fmt: skip
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, D_)
-    cell = (r < R)[:, None] & (c < D)[None, :]
-    place = r[:, None] * D + c[None, :]
-    row = r // (N * W) * xb + r // W % N * xn + r % W * xt
-    value = tl.load(x + row[:, None] + c[None, :], mask=cell, other=0.0).to(tl.float32)
-    if ADD:
-        value += tl.load(more + place, mask=cell, other=0.0).to(tl.float32)
-        value += tl.load(shift + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
-    mean = tl.sum(value, axis=1) / D
-    centred = tl.where(cell, value - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
-    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
-    level = tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)
-    if SEGMENT:
-        level += tl.load(segment + c, mask=c < D, other=0.0).to(tl.float32)
-    made = centred * scale[:, None] * w[None, :] + level[None, :]
-    to = y + r[:, None] * step_y + c[None, :]
-    tl.store(to, made.to(y.dtype.element_ty), mask=cell)
-    tl.store(moments + r, mean, mask=r < R)
-    tl.store(moments + R + r, scale, mask=r < R)
-
-
-@triton.jit
-def _norm_backward(
-    total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
-    D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
-    LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr,
-):  # fmt: skip
-    program = tl.program_id(0)
-    c = tl.arange(0, D_)
-    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
-    dw = tl.zeros((ROWS, D_), tl.float32)
-    db = tl.zeros((ROWS, D_), tl.float32)
-    d_shift = tl.zeros((ROWS, D_), tl.float32)
-    for start in range(program * ROWS, R, tl.num_programs(0) * ROWS):
-        r = (start + tl.arange(0, ROWS)).to(tl.int64)
-        cell = (r < R)[:, None] & (c < D)[None, :]
-        place = r[:, None] * D + c[None, :]
-        mean = tl.load(moments + r, mask=r < R, other=0.0)
-        scale = tl.load(moments + R + r, mask=r < R, other=0.0)
-        value = tl.load(total + place, mask=cell, other=0.0).to(tl.float32)
-        unit = tl.where(cell, (value - mean[:, None]) * scale[:, None], 0.0)
-        at = dy + r[:, None] * step_dy + c[None, :]
-        pull = tl.load(at, mask=cell, other=0.0).to(tl.float32)
-        if PARAMS:
-            dw += pull * unit
-            db += pull
-        pull = pull * w[None, :]
-        along = tl.sum(pull * unit, axis=1) / D
-        level = tl.sum(pull, axis=1) / D
-        back = scale[:, None] * (pull - level[:, None] - unit * along[:, None])
-        if LATER:
-            back += tl.load(d_total + place, mask=cell, other=0.0).to(tl.float32)
-            if PARAMS:
-                d_shift += tl.where(cell, back, 0.0)
-        tl.store(dx + place, back.to(dx.dtype.element_ty), mask=cell)
-        if APART:
-            tl.store(d_more + place, back.to(d_more.dtype.element_ty), mask=cell)
-    if PARAMS:
-        at = sums + program * 3 * D + c
-        tl.store(at, tl.sum(dw, axis=0), mask=c < D)
-        tl.store(at + D, tl.sum(db, axis=0), mask=c < D)
-        tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)
-
-
-@triton.jit
-def _norm_sums(
-    dy, x, moments, sums, R, rows, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
-):
-    program = tl.program_id(0)
-    c = tl.arange(0, D_)
-    dw = tl.zeros((ROWS, D_), tl.float32)
-    db = tl.zeros((ROWS, D_), tl.float32)
-    for start in range(program * ROWS, R, tl.num_programs(0) * ROWS):
-        r = (start + tl.arange(0, ROWS)).to(tl.int64)
-        cell = (r < R)[:, None] & (c < D)[None, :]
-        place = r[:, None] * D + c[None, :]
-        at = moments + r // rows * 2 * rows + r % rows
-        mean = tl.load(at, mask=r < R, other=0.0)
-        scale = tl.load(at + rows, mask=r < R, other=0.0)
-        value = tl.load(x + place, mask=cell, other=0.0).to(tl.float32)
-        pull = tl.load(dy + place, mask=cell, other=0.0).to(tl.float32)
-        dw += pull * (value - mean[:, None]) * scale[:, None]
-        db += pull
-    at = sums + program * 2 * D + c
-    tl.store(at, tl.sum(dw, axis=0), mask=c < D)
-    tl.store(at + D, tl.sum(db, axis=0), mask=c < D)

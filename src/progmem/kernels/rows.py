@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from progmem.kernels.norm import Normed
+from progmem.kernels.norm_rows import Normed
 
 ROWS = 4  # of a program
 COLUMNS = 128

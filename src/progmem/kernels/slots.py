@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from progmem.kernels.norm import Normed
+from progmem.kernels.norm_rows import Normed
 
 ROWS = 2  # of a program: a step has few rows, and all processors should have some
 
@@ -150,7 +150,7 @@ def _sizes(D: int) -> dict[str, int]:
 
 @triton.jit
 def _tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
-    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.arange(0, D_)
     return r, c, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
 

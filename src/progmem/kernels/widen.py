@@ -58,7 +58,7 @@ def _product(
     x, weight, wk, wc, bias, wide, out, R, C,
     K: tl.constexpr, BACK: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, Z: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(1) * X + tl.arange(0, X)
+    r = tl.program_id(1).to(tl.int64) * X + tl.arange(0, X)
     c = tl.program_id(0) * Y + tl.arange(0, Y)
     at, cell = r[:, None] * C + c[None, :], (r < R)[:, None] & (c < C)[None, :]
     level = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]

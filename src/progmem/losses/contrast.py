@@ -47,13 +47,14 @@ def repulsion(bank: Bank, temperature: float | Tensor) -> Repulsion:
 
 def repulsion_by_kernel(bank: Bank, temperature: float | Tensor) -> Repulsion:
     """`repulsion` by `progmem.kernels.contrast`."""
-    from progmem.kernels import contrast
+    from progmem.kernels.contrast import against
+    from progmem.kernels.contrast_tiles import Given
 
     drawn, own = bank.drawn, bank.own
 
     def of(anchors: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        return contrast.against(
-            contrast.Given(
+        return against(
+            Given(
                 anchors, bank.vectors, bank.known, drawn.order, drawn.mask[own], temperature,
                 first=own.start, begin=rows.start, entries=drawn.entries,
             )

@@ -58,17 +58,17 @@ def _attend_at_once(
     causal: bool,
 ) -> Tensor:
     """`attend` by the kernel for few keys, which takes series, windows and heads."""
-    from progmem.kernels import few_keys
+    from progmem.kernels.attend import attend as by_kernel
 
     k, v = k.to(q.dtype), v.to(q.dtype)
     if mask is not None:
         mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)
     if q.dim() == 5:
-        return few_keys.attend(q, first, k, v, mask, causal=causal)
+        return by_kernel(q, first, k, v, mask, causal=causal)
     q, k, v = (t.unsqueeze(1) for t in (q, k, v))
     mask = None if mask is None else mask.unsqueeze(1)
     first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
-    return few_keys.attend(q, first, k, v, mask, causal=causal).squeeze(1)
+    return by_kernel(q, first, k, v, mask, causal=causal).squeeze(1)
 
 
 def attend_plainly(

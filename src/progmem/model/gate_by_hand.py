@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from progmem.kernels import mix, norm
-from progmem.kernels.norm import Normed
+from progmem.kernels import mix, norm_rows
+from progmem.kernels.norm_rows import Normed
 from progmem.kernels.sums import column_sums
 
 
@@ -34,7 +34,7 @@ class _Gated(torch.autograd.Function):
         seen = weight.new_empty(R, 2, D)
         moments = a.new_empty(2, 2, R, dtype=torch.float32)
         for side, x in enumerate((a, b)):
-            norm.run_forward(x, layer, out=seen[:, side], moments=moments[side])
+            norm_rows.run_forward(x, layer, out=seen[:, side], moments=moments[side])
         z = seen.view(R, 2 * D) @ weight.T
         ctx.eps = eps
         ctx.save_for_backward(a, b, norm_w, norm_b, weight, bias, seen, moments, z)
@@ -49,7 +49,7 @@ class _Gated(torch.autograd.Function):
         d_seen = (dz @ weight).view(R, 2, D)
         layer = Normed(norm_w, norm_b, ctx.eps)
         (da, a_sums), (db, b_sums) = (
-            norm.run_backward(d_seen[:, side], pulls[side], x, moments[side], layer)
+            norm_rows.run_backward(d_seen[:, side], pulls[side], x, moments[side], layer)
             for side, x in enumerate((a, b))
         )
         d_norm, d_level, _ = column_sums(torch.cat([a_sums, b_sums]))

@@ -27,7 +27,7 @@ class TokenGate(nn.Module):
     def forward(self, tokens: Tensor, signal: Tensor) -> Tensor:
         dtype = precision_of(self.mix)
         if kernels.fit(tokens) and kernels.fit(signal):
-            from progmem.kernels.norm import Normed
+            from progmem.kernels.norm_rows import Normed
             from progmem.model.gate_by_hand import gated
 
             layer = Normed(self.norm.weight, self.norm.bias, self.norm.eps)

@@ -32,7 +32,7 @@ from progmem.model.scan import MemorySlots, Scanned
 from progmem.model.twins import cast_once
 
 if TYPE_CHECKING:
-    from progmem.kernels.norm import Normed
+    from progmem.kernels.norm_rows import Normed
     from progmem.model.encoder import NeighbourhoodEncoder
     from progmem.model.pma import Layout, PMABlock
 
@@ -237,7 +237,7 @@ def _norm(x: Tensor, norm: Norm, *, out: Tensor, segment: Tensor | None = None) 
 
 
 def _normed(norm: Norm) -> "Normed":
-    from progmem.kernels.norm import Normed
+    from progmem.kernels.norm_rows import Normed
 
     return Normed(norm.weight, norm.bias, norm.eps)
 

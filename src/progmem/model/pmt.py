@@ -120,11 +120,11 @@ class PMT(nn.Module):
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)
         like = self.tokenizer.conv.weight
-        at_once = samples_at_once(like.device, self.cfg)
+        at_once = samples_at_once(like, self.cfg)
         if chunk is not None:
             check_count("chunk", chunk)
         elif max(series.lengths) > at_once:
-            chunk = max(SHORTEST_CHUNK, SAMPLES_AT_ONCE // min(batch_size, len(series)))
+            chunk = max(SHORTEST_CHUNK, at_once // min(batch_size, len(series)))
         else:
             batch_size = min(batch_size, at_once // max(series.lengths))
         batches = list(series.batches(batch_size, equal_lengths=chunk is not None))
@@ -152,6 +152,11 @@ class PMT(nn.Module):
         saving.save(self, Path(folder))
 
 
-def samples_at_once(device: torch.device, cfg: ModelConfig) -> int:
-    """The most samples of a batch that are encoded without cutting them into chunks."""
-    return TOKENS_ON_GPU * cfg.patch_stride if device.type == "cuda" else SAMPLES_AT_ONCE
+def samples_at_once(like: Tensor, cfg: ModelConfig) -> int:
+    """The most samples of a batch that are encoded without cutting them into chunks.
+
+    ``like`` tells where the weights lie.
+    """
+    if not kernels.fit(like):
+        return SAMPLES_AT_ONCE
+    return TOKENS_ON_GPU * cfg.patch_stride * 320 // max(320, cfg.dim)

@@ -69,7 +69,10 @@ class Recording:
             self.warm = True
             return warm_up(self._run, 1, device=device)
         if self.recorded is None:
-            self.recorded = record(self._run, device=device)
+            try:
+                self.recorded = record(self._run, device=device)
+            except torch.OutOfMemoryError:  # a recording needs memory of its own
+                return self._run()
         graph, encoding = self.recorded
         graph.replay()
         return encoding

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.kernels import few_keys, few_queries, norm, slots, widen
-from progmem.kernels.norm import Normed
+from progmem.kernels import few_keys, few_queries, norm_rows, slots, widen
+from progmem.kernels.norm_rows import Normed
 from progmem.kernels.slots import Weights
 from progmem.model.attention import AttentionLayer
 from progmem.model.gates import Reset
@@ -89,7 +89,7 @@ def run(weights: Weights, state: Tensor, k: Tensor, v: Tensor, mask: Tensor, ali
     kept = _room(N, state.shape[0] * state.shape[1], D, H, like=weights.qkv)
     kept.state[0] = state.reshape(-1, D)
     gate = Normed(weights.gate_w, weights.gate_b, EPS)
-    norm.run_forward(kept.state[0], gate, out=kept.normed[0], moments=kept.moments[0])
+    norm_rows.run_forward(kept.state[0], gate, out=kept.normed[0], moments=kept.moments[0])
     for w in range(N):
         y = _step(kept, weights, seen_by_slots(kept, k, v, mask, w), w)
         slots.settle(
@@ -140,7 +140,7 @@ def _step(kept: Kept, weights: Weights, given: few_keys.Given, w: int) -> Tensor
         given, out=kept.attended[w].view(B, 1, n, H, d), lse=kept.lse[w].view(B, 1, n, H)
     )
     more = torch.mm(kept.attended[w], weights.out.T)
-    norm.run_add_forward(
+    norm_rows.run_add_forward(
         kept.carry[w], more, weights.out_b, Normed(weights.ahead_w, weights.ahead_b, EPS),
         total=kept.total[w], out=kept.f[w], moments=kept.total_moments[w],
     )  # fmt: skip

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.kernels import few_keys, few_queries, norm, slots, widen
-from progmem.kernels.norm import Normed
+from progmem.kernels import few_keys, few_queries, norm_rows, slots, widen
+from progmem.kernels.norm_rows import Normed
 from progmem.kernels.slots import Weights
 from progmem.kernels.sums import column_sums
 from progmem.model.tape import EPS, Kept, seen_by_slots
@@ -69,7 +69,7 @@ def run_backward(
             back.cast[w], weights.narrow, weights.widen_b, wide=kept.wide[w], out=back.wide[w]
         )
         torch.mm(back.wide[w], weights.widen, out=back.f[w])
-        norm.run_add_backward(
+        norm_rows.run_add_backward(
             back.f[w], back.masked[w], kept.total[w], kept.total_moments[w], ahead,
             out=back.total[w], cast=back.more[w],
         )  # fmt: skip
@@ -116,7 +116,7 @@ def _of_weights(weights: Weights, kept: Kept, back: HandedBack) -> tuple[Tensor,
         return pull.flatten(0, 1).T @ given[:N].flatten(0, 1)
 
     def of_norm(pull: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-        return norm.weight_gradients(pull, x[:N], moments[:N])
+        return norm_rows.weight_gradients(pull, x[:N], moments[:N])
 
     gate_w, gate_b = of_norm(back.normed, kept.state, kept.moments)
     norm_w, norm_b = of_norm(back.h, kept.carry, kept.carry_moments)

@@ -1,5 +1,6 @@
 """Training without labels."""
 
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -86,7 +87,9 @@ def _train(
     learner.to(fabric.device)
     step = Step(learner, rows, cfg, batch_size, total, fabric.device)
     with memory_explained(fabric.device):
-        freeze_unreached(learner, lambda: step(0)[0])
+        few = copy.copy(step)  # which parameters are reached does not depend on the rows
+        few.batch_size = min(batch_size, 2 * fabric.world_size)
+        freeze_unreached(learner, lambda: few(0)[0])
     groups = parameter_groups(learner, train.weight_decay)
     optimizer = make_optimizer(groups, train.lr, fabric.device)
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,

@@ -33,6 +33,8 @@ class RecordedUpdate:
             made = self.plain.step.make(number)
         torch.cuda.current_stream().wait_stream(self.beside)
         if self.graph is None:
+            if made.batch < self.plain.step.batch_size:  # the last of an epoch; others follow
+                return self.plain(number)
             self._record(made)
         given, kept = list(_tensors(made)), list(_tensors(self.inputs))
         if [t.shape for t in given] != [t.shape for t in kept]:

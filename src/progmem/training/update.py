@@ -43,6 +43,8 @@ class Outcome(NamedTuple):
 class BatchStep(Protocol):
     """What is done with one batch before the optimiser: with labels or without."""
 
+    batch_size: int
+
     def make(self, number: int) -> Any: ...
 
     def embed(self, made: Any, part: slice) -> tuple[Any, Tensor]: ...
