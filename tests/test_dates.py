@@ -52,6 +52,7 @@ def test_hours_across_a_clock_change_are_regular():
         (range(30), "dates must be dates such as 2024-05-31 12:00, got numbers"),
         (np.arange(30.0), "dates must be dates such as 2024-05-31 12:00, got numbers"),
         (["May"] * 30, "dates must be dates such as 2024-05-31 12:00: "),
+        (["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"] * 15, "in several offsets from UTC"),
         (["31.5.2024"] * 30, r"31\.5\.2024 is not ISO8601 format\.$"),
         ([*hours(29), None], "the date of row 29 is missing"),
         (hours(29), "give one date a sample: 30 samples, 29 dates"),

@@ -43,6 +43,11 @@ def read_dates(dates: Any) -> "pd.DatetimeIndex":
         return pd.DatetimeIndex(pd.to_datetime(dates, format="ISO8601"))
     except (ValueError, TypeError, OverflowError) as error:
         why = str(error).splitlines()[0].removesuffix(" You might want to try:")
+        if "timezone" in why:
+            raise InputError(
+                "dates are in several offsets from UTC, as after a change of the clock: write all "
+                "of them in one, such as UTC"
+            ) from error
         raise InputError(f"dates must be dates such as 2024-05-31 12:00: {why}") from error
 
 
