@@ -183,7 +183,7 @@ def _read(
     s, c = tl.arange(0, n_), tl.arange(0, D_)
     cell = (s < n)[:, None] & (c < D)[None, :]
     at = s[:, None] * D + c[None, :]
-    state = tl.load(start + b * sb + at, mask=cell & (w < 2), other=0.0)
+    state = tl.load(start + b * sb + at, mask=cell, other=0.0)
     if w > 1:
         state = tl.load(memory + (b * N + w - 2) * n * D + at, mask=cell, other=0.0)
     if w > 0:

@@ -42,3 +42,19 @@ def place_of(
     is_row = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
     there = is_row & (tl.load(exists + token * O + r, mask=is_row, other=0) != 0)
     return (b * N + w) * W + j, there, is_row
+
+
+@triton.jit
+def score_of(q, k, bias, by_width, h, r, there, H: tl.constexpr, O: tl.constexpr):
+    """The score of copy r for each token and head, (TOKENS, H); lowest where it is not there."""
+    more = tl.load(bias + h * O + r, mask=h < H, other=0.0).to(tl.float32)
+    score = tl.sum(q * k, axis=2) * by_width + more[None, :]
+    return tl.where(there[:, None], score, -3.0e38)
+
+
+@triton.jit
+def row_at(rows, row, there, inner, inside, step: tl.constexpr):
+    where = there[:, None, None] & inside[None]
+    return tl.load(rows + row[:, None, None] * step + inner[None], mask=where, other=0.0).to(
+        tl.float32
+    )
