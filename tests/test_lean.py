@@ -44,8 +44,8 @@ def made(shape, **more):
     window, stride, slots, windows, samples = SHAPES[shape]
     torch.manual_seed(1)
     cfg = progmem.ModelConfig(
-        channels=2, dim=16, heads=2, blocks=1 + (slots == 1), slots=slots, encoder_layers=1, patch=4,
-        patch_stride=2, window=window, stride=stride, windows=windows, **more,
+        channels=2, dim=16, heads=2, blocks=1 + (slots == 1), slots=slots, encoder_layers=1,
+        patch=4, patch_stride=2, window=window, stride=stride, windows=windows, **more,
     )  # fmt: skip
     model = progmem.PMT(cfg).to(DEVICE).eval()
     for parameter in model.parameters():  # such that nothing is almost zero
