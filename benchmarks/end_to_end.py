@@ -62,7 +62,7 @@ def main() -> None:
     )
     parser.add_argument("name", help="of the result")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--sets", nargs="+", default=list(LABELLED))
+    parser.add_argument("--sets", nargs="+", default=list(LABELLED), choices=LABELLED)
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--settings", nargs="*", default=[], metavar="section.key=value")
     add_arguments(parser, "end_to_end")
