@@ -11,6 +11,11 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
 
 
+def pytest_make_parametrize_id(val, argname):
+    """A file's bytes do not name a test: a zip holds the second it was made in."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(autouse=True)
 def _only_loopback(monkeypatch):
     connect = socket.socket.connect
