@@ -1,4 +1,5 @@
-"""Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained.
+"""Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained, and
+what the ridges make of the values themselves, without an encoder.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -15,9 +16,11 @@ from typing import Any
 import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
+from progmem.baselines.values import Values
 from progmem.data.forecast_sets import forecast_set
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
+from progmem.model.pmt import PMT
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.report.tables import render
@@ -26,7 +29,7 @@ from progmem.training.pretrain import pretrain
 from progmem.training.setup import initial_model, model_for
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
-ENCODERS = ("trained", "untrained")
+ENCODERS = ("trained", "untrained", "values")
 SEEDS = (0, 1, 2)
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
@@ -42,19 +45,28 @@ def measure(
     """Errors of one encoder on one series."""
     began = time.perf_counter()
     data = forecast_set(name, data_dir)
-    if encoder == "trained":
-        model = pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None)
-    else:
-        rows = Rows(data.training_recordings(), cfg.data)
-        stats = ChannelStats(rows.channels)
-        rows.set_statistics(stats)
-        model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    probed = _encoder(encoder, name, cfg, data_dir, run)
     trained = time.perf_counter()
-    result = {"encoder": encoder, "seed": cfg.train.seed} | probe_forecast(model, data)
+    result = {"encoder": encoder, "seed": cfg.train.seed} | probe_forecast(probed, data)
     now = time.perf_counter()
-    facts = {"model": model.cfg.to_dict(), "run": cfg.to_dict()}
+    facts: dict[str, Any] = {"run": cfg.to_dict()}
+    if isinstance(probed, PMT):
+        facts["model"] = probed.cfg.to_dict()
     return result | {"seconds": now - began, "seconds_probe": now - trained, "config": facts}
+
+
+def _encoder(
+    encoder: str, name: str, cfg: RunConfig, data_dir: Path | None, run: Path
+) -> PMT | Values:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if encoder == "trained":
+        return pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None).to(device)
+    rows = Rows(forecast_set(name, data_dir).training_recordings(), cfg.data)
+    stats = ChannelStats(rows.channels)
+    rows.set_statistics(stats)
+    if encoder == "values":
+        return Values(stats)
+    return initial_model(model_for(rows, cfg), stats, cfg.train.seed).to(device)
 
 
 def main() -> None:
@@ -79,14 +91,15 @@ def main() -> None:
         more += ["--commit", chosen.commit]
     if chosen.data_dir is not None:
         more += ["--data-dir", str(chosen.data_dir)]
-    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in chosen.seeds]
+    seeds = {e: chosen.seeds[:1] if e == "values" else chosen.seeds for e in ENCODERS}
+    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in seeds[e]]
     found = run_rows(
         "benchmarks.forecast", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name in chosen.sets:
         mine = [row for row in found if row["set"] == name]
-        config = mine[0]["config"]
+        config = mine[0]["config"]  # of a trained one
         for row in mine:
             row.pop("config")
         facts = {"config": config, "seeds": list(chosen.seeds)}

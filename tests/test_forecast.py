@@ -7,6 +7,7 @@ from forecast_setup import LastValues, dated, small_model
 from sklearn import linear_model
 from sklearn.model_selection import train_test_split
 
+from progmem.baselines.values import Values
 from progmem.data.forecast_sets import HORIZONS, ForecastData, as_forecast
 from progmem.data.rows import Rows
 from progmem.errors import InputError
@@ -44,6 +45,14 @@ def test_a_feature_is_unchanged_by_what_lies_before_its_window():
     first, second = (sliding_features(model, a, places, padding=P).values for a in (x, earlier))
     assert torch.equal(first[9 + P :], second[9 + P :])
     assert not torch.isclose(first[: 9 + P], second[: 9 + P]).all(1).any()
+
+
+def test_without_an_encoder_a_feature_is_the_window_itself():
+    stats = ChannelStats(2)
+    stats.mean, stats.scale = torch.tensor([1.0, 0.0]).double(), torch.tensor([2.0, 4.0]).double()
+    x = np.array([[[3.0, 4.0], [np.nan, 8.0], [1.0, 2.0]]])
+    found = sliding_features(Values(stats), x, all_places(x, [1, 2]), padding=1)
+    assert found.values.tolist() == [[1, 1, 0, 2], [0, 2, 0, 0.5]]
 
 
 def test_strided_batches_give_what_a_plain_loop_gives(monkeypatch):
