@@ -1,5 +1,5 @@
 """Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained, and
-what the ridges make of the values themselves, without an encoder.
+what the ridges make of the last values themselves, without an encoder or covariates.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines.values import Values
+from progmem.data.dates import COVARIATES
 from progmem.data.forecast_sets import forecast_set
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
@@ -65,7 +66,7 @@ def _encoder(
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     if encoder == "values":
-        return Values(stats)
+        return Values(stats, first=len(COVARIATES))
     return initial_model(model_for(rows, cfg), stats, cfg.train.seed).to(device)
 
 

@@ -53,6 +53,8 @@ def test_without_an_encoder_a_feature_is_the_window_itself():
     x = np.array([[[3.0, 4.0], [np.nan, 8.0], [1.0, 2.0]]])
     found = sliding_features(Values(stats), x, all_places(x, [1, 2]), padding=1)
     assert found.values.tolist() == [[1, 1, 0, 2], [0, 2, 0, 0.5]]
+    second = sliding_features(Values(stats, first=1), x, all_places(x, [2]), padding=1)
+    assert second.values.tolist() == [[2, 0.5]]
 
 
 def test_strided_batches_give_what_a_plain_loop_gives(monkeypatch):

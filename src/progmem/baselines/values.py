@@ -12,23 +12,23 @@ from progmem.model.inputs import ChannelStats, clean
 
 
 class Values:
-    """A series, normalised and 0 where missing, as its only token."""
+    """A series, normalised and 0 where missing, as its only token; channels from ``first`` on."""
 
-    def __init__(self, stats: ChannelStats) -> None:
-        self.stats = stats
+    def __init__(self, stats: ChannelStats, first: int = 0) -> None:
+        self.stats, self.first = stats, first
 
     def encode(self, x: Any) -> Encoding:
         series = torch.as_tensor(x, dtype=torch.float64)  # (B, L, C)
         B, L, _ = series.shape
         like = torch.empty(0, device=series.device)
         values, observed = clean(series, self.stats.moments, like, rows=range(B), start=0)
-        tokens = values.flatten(1)[:, None]  # (B, 1, LC)
+        tokens = values[..., self.first :].flatten(1)[:, None]  # (B, 1, LC)
         return Encoding(
             tokens=tokens,
             memory=None,
             sequence=tokens[:, 0],
             eos=None,
-            token_mask=observed.flatten(1).any(1, keepdim=True),
+            token_mask=observed[..., self.first :].flatten(1).any(1, keepdim=True),
             window_mask=None,
             token_spans=torch.tensor([[0, L]]),
             window_spans=None,
