@@ -6,7 +6,6 @@ from test_reference import gradients, make_model, weighted_sum
 
 from progmem.model import scan as slots
 from progmem.model.recurrence import scan
-from progmem.model.twins import cast_once
 
 
 def encode_both_ways(model, x, monkeypatch):
@@ -85,19 +84,3 @@ def test_without_a_gradient_to_make_a_step_is_made_once(monkeypatch):
     with torch.no_grad():
         model(x)
     model.requires_grad_(False)(x)
-
-
-def test_weights_cast_once_give_the_values_and_gradients_of_weights_cast_at_every_use():
-    model = make_model(6, 3, 2).float()
-    x = torch.randn(2, 60, 2)
-    found = []
-    for twin in (model, cast_once(model, torch.bfloat16)):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            z = twin(x)
-        found.append((z.tokens, z.memory, gradients(model, weighted_sum((z.tokens, z.memory)))))
-    torch.testing.assert_close(found[1][:2], found[0][:2], rtol=1e-2, atol=1e-2)
-    for name, gradient in found[0][2].items():
-        if gradient is not None:
-            assert found[1][2][name].dtype == torch.float32
-            error = (found[1][2][name] - gradient).norm() / gradient.norm().clamp(min=1e-3)
-            assert error < 0.05, name

@@ -31,6 +31,14 @@ def cast_once(module: M, dtype: torch.dtype) -> M:
     return _twin(module, lambda _, weight: made.get(id(weight), weight))
 
 
+def for_autocast(module: M, x: Tensor) -> M:
+    """``module`` for inputs like ``x``: under autocast each use of a weight would cast it again."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return module
+    return cast_once(module, torch.get_autocast_dtype(kind))
+
+
 def _twin(module: M, change: Callable[[nn.Module, Tensor], Tensor]) -> M:
     twin = copy.copy(module)
     weights: dict[str, Any] = {

@@ -19,6 +19,7 @@ from progmem.baselines.vanilla import VanillaTransformer
 from progmem.errors import ModelFolderError
 from progmem.model import saving
 from progmem.model.pmt import PMT
+from progmem.model.twins import for_autocast
 from progmem.probes.pooling import pool
 
 FORMAT = "progmem head 1"
@@ -45,7 +46,7 @@ class Classifier(nn.Module):
         Both are at least float32; the second is for diagnostics.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.only_head):
-            sequence = self.encoder(x, mask, lengths=lengths).sequence
+            sequence = for_autocast(self.encoder, x)(x, mask, lengths=lengths).sequence
         scores: Tensor = self.head(sequence)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return scores.to(precise), sequence.detach().to(precise)

@@ -10,7 +10,7 @@ from progmem.losses.heads import make_heads
 from progmem.losses.total import Embedded
 from progmem.model.geometry import unfold_windows
 from progmem.model.pmt import PMT
-from progmem.model.twins import cast_once
+from progmem.model.twins import for_autocast
 from progmem.settings import LossConfig
 from progmem.views import View
 
@@ -28,10 +28,7 @@ class Learner(nn.Module):
     ) -> tuple[tuple[Embedded, Embedded], Tensor]:
         """Both views embedded, and the first view's sequence vectors (B, D) for diagnostics."""
         x, observed, time = (torch.cat(pair) for pair in zip(*views, strict=True))
-        model, kind = self.model, x.device.type
-        if torch.is_autocast_enabled(kind):  # or each use of a weight would cast it again
-            model = cast_once(model, torch.get_autocast_dtype(kind))
-        z = model(x, observed if gaps else None, lengths=lengths.repeat(2))
+        z = for_autocast(self.model, x)(x, observed if gaps else None, lengths=lengths.repeat(2))
         assert z.window_mask is not None
         precise = torch.promote_types(z.sequence.dtype, torch.float32)  # losses in float32
         sequence = tokens = memory = token_time = window_time = None
