@@ -1,5 +1,7 @@
 """Each kernel against its plain twin: values and gradients. Interpreted where there is no GPU."""
 
+import inspect
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -20,8 +22,10 @@ from progmem.kernels import (
     biased,
     few_keys,
     few_queries,
+    lay,
     mix,
     norm,
+    overlap_backward,
     overlap_means,
     overlap_pool,
     turn,
@@ -297,3 +301,13 @@ def test_where_no_kernel_can_be_made_torch_takes_over_with_a_warning(monkeypatch
         assert not kernels.works(DEVICE)
     assert not kernels.works(DEVICE)  # said once
     kernels.works.cache_clear()
+
+
+@pytest.mark.parametrize("module", [lay, overlap_backward, overlap_means, overlap_pool, windows])
+def test_no_kernel_is_made_anew_for_another_length(module):
+    found = [f for f in vars(module).values() if type(f) is type(lay._lay)]
+    assert found
+    for kernel in found:
+        sizes = inspect.signature(kernel.fn).parameters
+        for name in {"B", "K", "N", "R", "total"} & set(sizes):
+            assert sizes[name].annotation is inspect.Parameter.empty, (kernel.fn.__name__, name)

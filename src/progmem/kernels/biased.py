@@ -159,7 +159,7 @@ def share(x, FAST: tl.constexpr):
     return made, density * 0.3989422804014327
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _gelu_forward(
     h, bias, out, R, D, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr
 ):
@@ -170,7 +170,7 @@ def _gelu_forward(
     tl.store(out + at, y.to(out.dtype.element_ty), mask=cell)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _gelu_backward(
     h, bias, back, dh, sums, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARAMS: tl.constexpr, FAST: tl.constexpr,
@@ -190,7 +190,7 @@ def _gelu_backward(
         tl.store(sums + tl.program_id(0) * D + c, tl.sum(total, axis=0), mask=c < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _add_forward(
     x, more, bias, valid, out, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
@@ -204,7 +204,7 @@ def _add_forward(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=cell)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _add_backward(
     back, valid, dx, cast, sums, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,

@@ -69,17 +69,17 @@ def _sizes(x: Tensor, places: Places) -> dict[str, int]:
     }  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "K", "N"])
 def _lay(
-    x, step_x, below, step_b, step_n, cos, sin, out, R,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
+    x, step_x, below, step_b, step_n, cos, sin, out, R, K, N,
+    W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
     n: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row, window = r % (n + W), r // (n + W)
-    b, w = window // N, window % N
-    j = row - n
+    b, w = (window // N).to(tl.int64), (window % N).to(tl.int64)
+    r, j = r.to(tl.int64), row - n
     t = w * S + j - before
     D: tl.constexpr = 2 * half * H
     h, e = tl.arange(0, H_), tl.arange(0, half_)
@@ -120,20 +120,21 @@ def _halves(at, at_memory, token, memory, half: tl.constexpr, n: tl.constexpr):
     return left, right
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "K", "N"])
 def _gather(
-    back, cos, sin, out, step_out, R,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
+    back, cos, sin, out, step_out, R, K, N,
+    W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
     n: tl.constexpr, copies: tl.constexpr, silent: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    b, t = r // K, r % K + before
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    b, own = (r // K).to(tl.int64), (r % K).to(tl.int64)
+    t = own + before
     D: tl.constexpr = 2 * half * H
     h, e = tl.arange(0, H_), tl.arange(0, half_)
     inner = h[:, None] * 2 * half + e[None, :]
     inside = (h < H)[:, None] & (e < half)[None, :]
-    to = out + (b * step_out + r % K * 3 * D)[:, None, None] + inner[None]
+    to = out + (b * step_out + own * 3 * D)[:, None, None] + inner[None]
     for part in tl.static_range(3):
         left = tl.zeros((ROWS, H_, half_), tl.float32)
         right = tl.zeros((ROWS, H_, half_), tl.float32)

@@ -68,7 +68,7 @@ def run_attend_backward(
     return d_query, d_rows, column_sums(d_bias)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _mix_backward(
     back, mean, skip, gamma, skip_gate, shift, eps, by_copies, pull, d_skip, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -110,10 +110,10 @@ def _mix_backward(
     tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "K", "N"])
 def _attend_backward(
-    pull, query, rows, exists, bias, mean, lse, d_query, d_rows, bias_sums, B, by_width,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    pull, query, rows, exists, bias, mean, lse, d_query, d_rows, bias_sums, B, by_width, K, N,
+    W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -124,13 +124,13 @@ def _attend_backward(
     inside = (h < H)[:, None] & (e < d)[None, :]
     d_bias = tl.zeros((H_, O_), tl.float32)
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
-        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
+        token = start + tl.arange(0, TOKENS)
         live = token < B * K
         q = row_at(query, token, live, inner, inside, D)
         down = row_at(pull, token, live, inner, inside, D)
         made = row_at(mean, token, live, inner, inside, D)
         where = live[:, None] & (h < H)[None, :]
-        norm = tl.load(lse + token[:, None] * H + h[None, :], mask=where, other=0.0)
+        norm = tl.load(lse + token.to(tl.int64)[:, None] * H + h[None, :], mask=where, other=0.0)
         total = tl.sum(down * made, axis=2)  # (TOKENS, H)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
@@ -148,7 +148,7 @@ def _attend_backward(
             tl.store(at_row, (slope[:, :, None] * q).to(d_rows.dtype.element_ty), mask=where)
             dv = (weight[:, :, None] * down).to(d_rows.dtype.element_ty)
             tl.store(at_row + D, dv, mask=where)
-        at = d_query + token[:, None, None] * D + inner[None]
+        at = d_query + token.to(tl.int64)[:, None, None] * D + inner[None]
         whole = live[:, None, None] & inside[None]
         tl.store(at, dq.to(d_query.dtype.element_ty), mask=whole)
     at = bias_sums + program * H * O + h[:, None] * O + o[None, :]

@@ -74,14 +74,14 @@ class _Means(torch.autograd.Function):
         return d_rows, None, column_sums(sums).to(taps.dtype), None, None, None
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "K", "N"])
 def _means_forward(
-    rows, exists, taps, skip, mixed, cast, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    rows, exists, taps, skip, mixed, cast, B, K, N,
+    W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     c = tl.arange(0, d_)  # one head as wide as all
     total, before, after, count = _taps_of(
         rows, exists, cast, token, c, B, K, N, W, S, O, d, d_, TOKENS, CAST
@@ -90,7 +90,7 @@ def _means_forward(
     middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
     third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
     made = first[None] * before + middle[None] * total + third[None] * after
-    place = token[:, None] * d + c[None, :]
+    place = token.to(tl.int64)[:, None] * d + c[None, :]
     cell = (token < B * K)[:, None] & (c < d)[None, :]
     tl.store(skip + place, (total / count[:, None]).to(skip.dtype.element_ty), mask=cell)
     tl.store(mixed + place, (made / count[:, None]).to(mixed.dtype.element_ty), mask=cell)
@@ -98,8 +98,8 @@ def _means_forward(
 
 @triton.jit
 def _taps_of(
-    rows, exists, cast, token, c, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    rows, exists, cast, token, c, B, K, N,
+    W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     d: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
     """Sums over the copies of some tokens: themselves, those before and after one that exists.
@@ -129,10 +129,10 @@ def _taps_of(
     return total, before, after, tl.maximum(count, 1.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "K", "N"])
 def _means_backward(
-    rows, exists, taps, d_skip, d_mixed, d_cast, d_rows, sums, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    rows, exists, taps, d_skip, d_mixed, d_cast, d_rows, sums, B, K, N,
+    W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
@@ -145,11 +145,11 @@ def _means_backward(
     d_middle = tl.zeros((TOKENS, d_), tl.float32)
     d_third = tl.zeros((TOKENS, d_), tl.float32)
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
-        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
+        token = start + tl.arange(0, TOKENS)
         total, before, after, count = _taps_of(
             rows, exists, rows, token, c, B, K, N, W, S, O, d, d_, TOKENS, False
         )
-        place = token[:, None] * d + c[None, :]
+        place = token.to(tl.int64)[:, None] * d + c[None, :]
         cell = (token < B * K)[:, None] & (c < d)[None, :]
         pull = tl.load(d_mixed + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
         plain = tl.load(d_skip + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]

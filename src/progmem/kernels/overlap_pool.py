@@ -111,8 +111,8 @@ def _unit(mean, inside, eps, D: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, rows, bias, by_width, token, b, exists, h, inner, inside, B,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    q, rows, bias, by_width, token, b, exists, h, inner, inside, B, K, N,
+    W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """Weighted mean of the copies, (TOKENS, H, d), and log of the weights' sum, (TOKENS, H)."""
@@ -132,15 +132,15 @@ def _attend(
     return made / total[:, :, None], most + tl.log(total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "K", "N"])
 def _attended_forward(
     query, rows, skip, exists, bias, shift, gamma, skip_gate, out, mean, lse, B, eps,
-    by_width, by_copies,
-    K: tl.constexpr, N: tl.constexpr, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
+    by_width, by_copies, K, N,
+    W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     h, e = tl.arange(0, H_), tl.arange(0, d_)
     inner = h[:, None] * d + e[None, :]
     inside = (h < H)[:, None] & (e < d)[None, :]
@@ -150,12 +150,12 @@ def _attended_forward(
         q, rows, bias, by_width, token, token // K, exists, h, inner, inside, B,
         K, N, W, S, O, H, d, H_, d_, TOKENS,
     )  # fmt: skip
-    at = token[:, None, None] * H * d + inner[None]
+    at = token.to(tl.int64)[:, None, None] * H * d + inner[None]
     whole = live[:, None, None] & inside[None]
     if KEEP:
         tl.store(mean + at, made.to(mean.dtype.element_ty), mask=whole)
         where = live[:, None] & (h < H)[None, :]
-        tl.store(lse + token[:, None] * H + h[None, :], norm, mask=where)
+        tl.store(lse + token.to(tl.int64)[:, None] * H + h[None, :], norm, mask=where)
     made += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
     unit, _ = _unit(made * by_copies, inside, eps, H * d)
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)

@@ -56,7 +56,7 @@ def _tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
     return r, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _unit_forward(
     x, out, length, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
@@ -68,7 +68,7 @@ def _unit_forward(
     tl.store(length + r, size, mask=r < R)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _unit_backward(
     out, length, back, dx, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
