@@ -15,11 +15,11 @@ from probe_setup import waves
 import progmem
 from progmem.cli import main
 from progmem.data.labelled import Labelled, choose_parts
+from progmem.data.labels import draw_labels
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.finetune_settings import LabelConfig, read_finetune_config
-from progmem.probes.labels import draw_labels
 from progmem.report.finetune_table import finetune_table
 from progmem.settings import read_config
 from progmem.training.classifier import Classifier
