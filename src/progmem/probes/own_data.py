@@ -14,8 +14,9 @@ from sklearn.svm import SVC
 from progmem.data.labels import check_labels, known_labels
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.files import write_file
 from progmem.model.inputs import as_float64
-from progmem.model.saving import weights_sha256, write_file
+from progmem.model.saving import weights_sha256
 from progmem.probes.pooling import pool
 from progmem.probes.svm import FOLDS, HEADS, fit_svm
 
