@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_losses import draws_for, make_embedded, run, setting
+from loss_setup import draws_for, make_embedded, run, setting
 
 from progmem import kernels
 from progmem.losses.contrast import Bank, repulsion_by_kernel, repulsion_plainly

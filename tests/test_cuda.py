@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from forecast_setup import daily_waves, dated, hours, small_model
-from test_stream import assert_same, cut_up, gappy, join
+from stream_setup import assert_same, cut_up, gappy, join
 
 import progmem
 from progmem.data.forecast_sets import as_forecast
@@ -81,7 +81,9 @@ def test_a_forecast_on_the_gpu_is_that_of_the_cpu():
 
 
 def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
-    from test_finetune import config, finetune, made, without_last_checkpoint
+    from finetune_setup import config, made, without_last_checkpoint
+
+    from progmem.training.finetune import finetune
 
     cfg = config("train.device=cuda", "train.epochs=12", "train.lr=2e-3", "finetune.views=weak")
     _, result = finetune(made(), tmp_path / "run", cfg, say=None)

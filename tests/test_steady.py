@@ -6,8 +6,8 @@ done again on the same memory. As with a graph, no Python runs in a replay.
 
 import pytest
 import torch
+from stream_setup import assert_same, cut_up, gappy, join
 from test_reference import make_model
-from test_stream import assert_same, cut_up, gappy, join
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
