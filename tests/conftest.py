@@ -64,3 +64,17 @@ def model(tmp_path_factory):
     torch.manual_seed(0)
     progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=32, heads=2, blocks=1)).save(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory):
+    """The folder of a short run without labels, for trainings with them."""
+    from finetune_setup import SHAPE, made
+
+    from progmem.settings import read_config
+    from progmem.training.pretrain import pretrain
+
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    settings = [*SHAPE, "train.epochs=1", "train.device=cpu", "model.dropout=0.2"]
+    pretrain(made().recordings, folder, read_config(None, settings), say=None)
+    return folder

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from kernel_setup import DEVICE, QUIET, assert_twins, drawn
 
 import progmem
 from progmem import kernels
@@ -14,19 +15,13 @@ from progmem.model.rotary import turned, turns
 
 pytest.importorskip("triton")
 
-from test_kernels import assert_twins, drawn
-
 from progmem.kernels import (
     lay,
     norm_rows,
 )
 from progmem.model.gate_by_hand import gated
 
-pytestmark = [  # the interpreter's own
-    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
-]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = QUIET
 
 
 def test_the_token_gate_by_hand():

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from progmem.data.labels import draw_labels, parse_amount
 from progmem.errors import InputError
 from progmem.probes.classify import classify
-from progmem.probes.labels import draw_labels, parse_amount
 from progmem.probes.svm import FIXED_C, HEADS, fit_svm
 
 

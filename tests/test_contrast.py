@@ -3,17 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from test_losses import draws_for, make_embedded, run, setting
+from kernel_setup import DEVICE, QUIET
+from loss_setup import draws_for, make_embedded, run, setting
 
 from progmem import kernels
 from progmem.losses.contrast import Bank, repulsion_by_kernel, repulsion_plainly
 from progmem.losses.negatives import draw_negatives
 
-pytestmark = [  # the interpreter's own
-    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
-]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = QUIET
 CLOSE = 1e-5
 BITS = 2**-13  # gradients: factors keep 16 bits (15 in the interpreter), and sums lose some
 SHAPES = {  # B, T, P, M, D

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from forecast_setup import daily_waves, dated, hours, small_model
-from test_stream import assert_same, cut_up, gappy, join
+from stream_setup import assert_same, change_weights, cut_up, gappy, join
 
 import progmem
 from progmem.data.forecast_sets import as_forecast
@@ -81,7 +81,9 @@ def test_a_forecast_on_the_gpu_is_that_of_the_cpu():
 
 
 def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
-    from test_finetune import config, finetune, made, without_last_checkpoint
+    from finetune_setup import config, made, without_last_checkpoint
+
+    from progmem.training.finetune import finetune
 
     cfg = config("train.device=cuda", "train.epochs=12", "train.lr=2e-3", "finetune.views=weak")
     _, result = finetune(made(), tmp_path / "run", cfg, say=None)
@@ -174,12 +176,7 @@ def test_replays_on_the_gpu_see_weights_that_change_or_move(model, moves):
     plain.steady = None
     for i, piece in enumerate(gappy(1, 30 * stride).split(stride, dim=1)):
         if i == 20:
-            linear = model.blocks[1].layer.out
-            if moves:
-                linear.weight = torch.nn.Parameter(1.5 * linear.weight.detach())
-            else:
-                with torch.no_grad():
-                    linear.weight.mul_(1.5)
+            change_weights(model, moves=moves)
         assert_same(replayed.push(piece), plain.push(piece), atol=1e-10)
     assert len(replayed.steady.recorded) == 1 + moves
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kernel_setup import DEVICE, QUIET
 
 import progmem
 from progmem import kernels
@@ -11,11 +12,7 @@ pytest.importorskip("triton")
 
 from progmem.kernels import few_keys
 
-pytestmark = [  # the interpreter's own
-    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
-]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = QUIET
 HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter has no bf16
 SHAPES = {  # window, stride, slots, windows, samples
     "overlap of two": (20, 10, 1, "cover", 70),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from kernel_setup import DEVICE, QUIET
 
 import progmem
 from progmem.model.attention import attend_plainly, merge_heads, split_heads
@@ -14,11 +15,7 @@ from progmem.kernels import band, carry, rows
 from progmem.kernels.norm_rows import Normed
 from progmem.model.tape import weights_of
 
-pytestmark = [  # the interpreter's own
-    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
-]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+pytestmark = QUIET
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from sklearn.preprocessing import FunctionTransformer
 
 import progmem
 from progmem.cli import main
+from progmem.data.label_files import labels_for
 from progmem.data.recordings import read_recordings
 from progmem.errors import InputError
-from progmem.probes.label_files import labels_for
 from progmem.probes.own_data import LabelProbe
 
 

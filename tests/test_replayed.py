@@ -8,9 +8,9 @@ import weakref
 
 import pytest
 import torch
+from stream_setup import assert_same, gappy
 from test_reference import make_model
 from test_steady import Tape
-from test_stream import assert_same, gappy
 
 import progmem
 from progmem import kernels

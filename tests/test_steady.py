@@ -6,8 +6,8 @@ done again on the same memory. As with a graph, no Python runs in a replay.
 
 import pytest
 import torch
+from stream_setup import assert_same, change_weights, cut_up, gappy, join
 from test_reference import make_model
-from test_stream import assert_same, cut_up, gappy, join
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -140,12 +140,7 @@ def test_replays_see_weights_that_change_or_move(moves):
     pieces = gappy(1, 40 * stride_of(model)).split(stride_of(model), dim=1)
     for i, piece in enumerate(pieces):
         if i == 20:
-            linear = model.blocks[1].layer.out
-            if moves:
-                linear.weight = torch.nn.Parameter(1.5 * linear.weight.detach())
-            else:
-                with torch.no_grad():
-                    linear.weight.mul_(1.5)
+            change_weights(model, moves=moves)
         assert_same(replayed.push(piece), plain.push(piece), atol=1e-12)
     assert replayed.steady.capture.tapes == (2 if moves else 1)
 

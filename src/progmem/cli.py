@@ -193,8 +193,8 @@ def _embed(chosen: Any) -> None:
 
 
 def _probe_classify(chosen: Any) -> None:
+    from progmem.data.labels import parse_amount
     from progmem.probes import commands
-    from progmem.probes.labels import parse_amount
 
     of_set = {"--data-dir": chosen.data_dir, "--split": chosen.split, "--labels": chosen.labels}
     of_own = {"--x": chosen.x, "--y": chosen.y, "--probe": chosen.kept, "--predict": chosen.predict,

@@ -14,12 +14,12 @@ import torch
 from progmem.data.recordings import Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
+from progmem.files import to_json, write_file
 from progmem.model.batches import moments_for
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.inputs import Series, check_finite, evaluating
 from progmem.model.pmt import PMT
-from progmem.model.saving import to_json, write_file
 from progmem.settings import run_config
 from progmem.training.run_folder import read_settings
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from progmem.errors import ModelFolderError
+from progmem.files import UNFINISHED, to_json, write_file
 from progmem.model import saving
-from progmem.model.saving import MANIFEST, UNFINISHED, to_json, write_file
+from progmem.model.saving import MANIFEST
 
 if TYPE_CHECKING:
     from progmem.estimator import PMTEncoder

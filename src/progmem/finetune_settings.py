@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from progmem.data.labels import parse_amount
 from progmem.errors import InputError
 from progmem.fields import (
     check_fields,
@@ -19,7 +20,6 @@ from progmem.fields import (
     positive,
     whole,
 )
-from progmem.probes.labels import parse_amount
 from progmem.settings import RunConfig, read_values, run_config
 
 SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have

@@ -11,7 +11,7 @@ from safetensors.torch import save as save_tensors
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
-from progmem.model.saving import write_file
+from progmem.files import write_file
 from progmem.probes.own_data import fingerprint
 from progmem.probes.ridge import Ridge
 from progmem.probes.sliding import device_of

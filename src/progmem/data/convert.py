@@ -15,7 +15,7 @@ from progmem.data.converters.archive import Archive, open_archive
 from progmem.data.inventory import check_line
 from progmem.data.registry import VARIABLE, folder_of
 from progmem.errors import InputError
-from progmem.model.saving import write_file
+from progmem.files import write_file
 
 
 def convert(

@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from progmem.data.label_files import labels_for
+from progmem.data.labels import check_labels, draw_labels, known_labels, parse_amount
 from progmem.data.recordings import Recording, read_recordings
 from progmem.data.registry import FILES, check_name, load_labelled
 from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
-from progmem.probes.classify import check_labels
-from progmem.probes.label_files import labels_for
-from progmem.probes.labels import draw_labels, parse_amount
-from progmem.probes.own_data import known_labels
 
 
 class Labelled(NamedTuple):

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.row_parts import layer_norm, row_of
 from progmem.kernels.slots import Weights
 
 MOST_SLOTS, WIDEST = 16, 512  # n, D; heads as wide as `band` takes
@@ -89,20 +90,6 @@ def scan(
         _write[(triton.cdiv(R, 16), parts)](*write, **sizes, COLUMNS=COLUMNS, **settings)
     _read[(B, 1)](*read, N, **shape, **sizes, **settings)  # settles the last window
     return Made(memory, carry_k, carry_v)
-
-
-@triton.jit
-def _row(x, c, D: tl.constexpr):
-    return tl.load(x + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
-def _normed(x, cell, weight, bias, c, eps, D: tl.constexpr):
-    """LN of rows that are 0 where there is no cell."""
-    mean = tl.sum(x, axis=1) / D
-    centred = tl.where(cell, x - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
-    return centred * scale[:, None] * _row(weight, c, D) + _row(bias, c, D)
 
 
 @triton.jit
@@ -190,7 +177,7 @@ def _read(
         new = tl.load(total + b * n * D + at, mask=cell, other=0.0)
         for p in tl.static_range(P):
             new += tl.load(partial + (p * B + b) * n * D + at, mask=cell, other=0.0)
-        new = tl.where(cell, new + _row(narrow_b, c, D), 0.0)
+        new = tl.where(cell, new + row_of(narrow_b, c, D), 0.0)
         wrote = tl.load(alive + b * N + w - 1) != 0
         state = tl.where(wrote, new, state)
         if h == 0:
@@ -199,7 +186,7 @@ def _read(
         kind = qkv.dtype.element_ty
         own = (b * H + h) * n * D
         # M-bar of the carry: LN M_{w-1} against LN M_r
-        a = _normed(state, cell, gate_w, gate_b, c, eps, D)
+        a, _, _ = layer_norm(state, cell, gate_w, gate_b, c, eps, D)
         tl.store(normed + own + at, a.to(kind), mask=cell)
         tl.debug_barrier()
         z = _product(normed + own, left, c, n, c < D, D, D_, CHUNK)
@@ -214,7 +201,8 @@ def _read(
         rows = tl.where(cell, rows, 0.0)
         if h == 0:
             tl.store(carry + b * n * D + at, rows, mask=cell)
-        rows = _normed(rows, cell, norm_w, norm_b, c, eps, D) + _row(segment, c, D)
+        rows, _, _ = layer_norm(rows, cell, norm_w, norm_b, c, eps, D)
+        rows += row_of(segment, c, D)
         tl.store(hidden + own + at, rows.to(kind), mask=cell)
         tl.debug_barrier()
 
@@ -277,12 +265,13 @@ def _write(
     cell = (m < rows)[:, None] & (c < D)[None, :]
     at = m[:, None] * D + c[None, :]
     x = _product(attended + first * D, out, c, rows, c < D, D, D_, CHUNK)
-    x += tl.load(carry + first * D + at, mask=cell, other=0.0) + _row(out_b, c, D)
+    x += tl.load(carry + first * D + at, mask=cell, other=0.0) + row_of(out_b, c, D)
     x = tl.where(cell, x, 0.0)
     if part == 0:
         tl.store(total + first * D + at, x, mask=cell)
     own = f + (tile * tl.num_programs(1) + part) * 16 * D
-    tl.store(own + at, _normed(x, cell, ahead_w, ahead_b, c, eps, D).to(kind), mask=cell)
+    ahead, _, _ = layer_norm(x, cell, ahead_w, ahead_b, c, eps, D)
+    tl.store(own + at, ahead.to(kind), mask=cell)
     tl.debug_barrier()
     o = part * COLUMNS + tl.arange(0, COLUMNS)
     there = o < 4 * D

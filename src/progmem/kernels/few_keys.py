@@ -12,6 +12,7 @@ up to what the kernels take.
 """
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -75,14 +76,10 @@ def run_backward(
     arguments, sizes = _arguments(given)
     window = 0 if N == 1 else 1  # the axis that tells windows apart
     align = sizes["ALIGN"]
-    pulls = (step // align for step in (back.stride(axis) for axis in (0, 1, 3, 2)))
-    places = [x for t in made for x in (t, t.stride(window) // align, t.stride(2) // align)]
-    extra = [
-        x for t in more or made[1:3] for x in (t, *(t.stride(axis) // align for axis in (0, 2, 3)))
-    ]
     _few_keys_backward[_grid(given, sizes)](
-        *arguments, out, lse, d**-0.5, back, *pulls,
-        *places, *extra, B * N, N, **sizes, KEYS=keys, MORE=more is not None,
+        *arguments, out, lse, d**-0.5, *with_steps([back], (0, 1, 3, 2), align),
+        *with_steps(made, (window, 2), align), *with_steps(more or made[1:3], (0, 2, 3), align),
+        B * N, N, **sizes, KEYS=keys, MORE=more is not None,
         ONTO=given.k.shape[3] if onto is None else onto,
     )  # fmt: skip
 
@@ -106,24 +103,34 @@ def _power(x: int) -> int:
     return max(16, int(triton.next_power_of_2(x)))  # products take no less
 
 
+def rows_and_sizes(given: Given, axes: Sequence[int]) -> tuple[list[Any], dict[str, Any]]:
+    """Queries, keys and values with their steps along ``axes``, and compile-time sizes."""
+    H, T, d = given.q.shape[2:]
+    align = math.gcd(d, 8)  # rows of a projection are whole heads, so every step is
+    assert all(t.stride(-1) == 1 for t in given[:5])
+    assert all(t.stride(axis) % align == 0 for t in given[:5] for axis in axes)
+    F, J = given.first_k.shape[3], given.k.shape[3]
+    sizes = {"T": T, "F": F, "J": J, "H": H, "d": d, "ALIGN": align}
+    return with_steps(given[:5], axes, align), sizes
+
+
+def with_steps(tensors: Sequence[Tensor], axes: Sequence[int], align: int) -> list[Any]:
+    """Each tensor and its steps along ``axes``, in units of ``align``."""
+    return [x for t in tensors for x in (t, *(t.stride(axis) // align for axis in axes))]
+
+
 def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
     """What both kernels take first, and their compile-time sizes."""
-    q, first_k, first_v, k, v, mask, causal = given
-    H, T, d = q.shape[2:]
-    align = math.gcd(d, 8)  # rows of a projection are whole heads, so every step is
-    arguments: list[Any] = []
-    for t in (q, first_k, first_v, k, v):
-        assert t.stride(-1) == 1 and all(step % align == 0 for step in t.stride()[:4])
-        arguments += [t, *(step // align for step in t.stride()[:4])]
+    q, mask = given.q, given.mask
+    arguments, sizes = rows_and_sizes(given, (0, 1, 2, 3))
     arguments += [q, 0, 0, 0, 0] if mask is None else [mask.view(torch.uint8), *mask.stride()]
-    F, J = first_k.shape[3], k.shape[3]
+    keys = sizes["F"] + sizes["J"]
     few = q.shape[0] * q.shape[1] <= FEW_WINDOWS
-    G = max(1, (32 if few else 16) // (F + J))
-    R_, C_ = _power(G * T), _power(G * (F + J))
-    sizes = {
-        "T": T, "F": F, "J": J, "H": H, "d": d, "d_": _power(d), "ALIGN": align,
-        "G": G, "R_": R_, "C_": C_, "MASKED": mask is not None, "CAUSAL": causal,
-        "num_warps": 4 if few or R_ * C_ > 1024 else 1,
+    G = max(1, (32 if few else 16) // keys)
+    R_, C_ = _power(G * sizes["T"]), _power(G * keys)
+    sizes |= {
+        "d_": _power(sizes["d"]), "G": G, "R_": R_, "C_": C_, "MASKED": mask is not None,
+        "CAUSAL": given.causal, "num_warps": 4 if few or R_ * C_ > 1024 else 1,
     }  # fmt: skip
     return arguments, sizes
 

@@ -9,14 +9,13 @@ Shapes: B series, H heads, T queries, F first keys, J other keys, d width of a h
 are rounded up to powers of two.
 """
 
-import math
 from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor, uint8
 
-from progmem.kernels.few_keys import Given
+from progmem.kernels.few_keys import Given, rows_and_sizes, with_steps
 
 MOST = 4  # queries
 HEADS, WARPS = 2, 1  # of a program
@@ -43,8 +42,7 @@ def run_backward(
     ``back`` and each of ``made`` and ``more`` are (B, 1, rows, H, d), the heads dense.
     """
     arguments, sizes = _arguments(given)
-    align = sizes["ALIGN"]
-    places = [x for t in (*made, *more) for x in (t, t.stride(0) // align, t.stride(2) // align)]
+    places = with_steps([*made, *more], (0, 2), sizes["ALIGN"])
     _few_queries_backward[_grid(given)](
         *arguments, out, lse, given.q.shape[-1] ** -0.5, back.contiguous(), *places, **sizes,
         ONTO=onto,
@@ -58,21 +56,30 @@ def _grid(given: Given) -> tuple[int]:
 
 
 def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
-    q, first_k, _, k, _, mask, _ = given
-    _, _, H, T, d = q.shape
-    assert mask is not None and (T == 1 or mask.stride(2) == 0)  # all queries see the same
-    align = math.gcd(d, 8)  # rows of a projection are whole heads, so every step is
-    arguments: list[Any] = []
-    for t in given[:5]:
-        assert t.stride(-1) == 1
-        arguments += [t, *(t.stride(axis) // align for axis in (0, 2, 3))]
+    mask = given.mask
+    arguments, sizes = rows_and_sizes(given, (0, 2, 3))
+    assert mask is not None and (sizes["T"] == 1 or mask.stride(2) == 0)  # queries see the same
     arguments += [mask.view(uint8), mask.stride(0), mask.stride(3)]
-    F, J = first_k.shape[3], k.shape[3]
-    sizes = {
-        "T": T, "F": F, "J": J, "H": H, "d": d, "C_": triton.next_power_of_2(F + J),
-        "d_": triton.next_power_of_2(d), "HEADS": HEADS, "ALIGN": align, "num_warps": WARPS,
+    sizes |= {
+        "C_": triton.next_power_of_2(sizes["F"] + sizes["J"]),
+        "d_": triton.next_power_of_2(sizes["d"]), "HEADS": HEADS, "num_warps": WARPS,
     }  # fmt: skip
     return arguments, sizes
+
+
+@triton.jit
+def _places(
+    F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr, C_: tl.constexpr,
+    d_: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """A program's series, heads, keys and columns; where in a row its heads lie; what is there."""
+    groups: tl.constexpr = (H + HEADS - 1) // HEADS
+    b = (tl.program_id(0) // groups).to(tl.int64)
+    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
+    j, e = tl.arange(0, C_), tl.arange(0, d_)
+    cell = (h < H)[:, None] & (e < d)[None, :]
+    inside = (j < F + J)[:, None, None] & cell[None]
+    return b, h, j, e, h[:, None] * d + e[None, :], cell, inside
 
 
 @triton.jit
@@ -106,13 +113,7 @@ def _few_queries_forward(
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
     C_: tl.constexpr, d_: tl.constexpr, HEADS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    groups: tl.constexpr = (H + HEADS - 1) // HEADS
-    b = (tl.program_id(0) // groups).to(tl.int64)
-    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
-    j, e = tl.arange(0, C_), tl.arange(0, d_)
-    head = h[:, None] * d + e[None, :]
-    cell = (h < H)[:, None] & (e < d)[None, :]
-    inside = (j < F + J)[:, None, None] & cell[None]
+    b, h, j, e, head, cell, inside = _places(F, J, H, d, C_, d_, HEADS)
     keys = _keys(fk, fkb, fkh, fkt, k, kb, kh, kt, b, h, j, e, inside, F, ALIGN)
     values = _keys(fv, fvb, fvh, fvt, v, vb, vh, vt, b, h, j, e, inside, F, ALIGN)
     seen = tl.load(mask + b * mb + j * mj, mask=j < F + J, other=0) != 0
@@ -136,13 +137,7 @@ def _few_queries_backward(
     C_: tl.constexpr, d_: tl.constexpr, HEADS: tl.constexpr, ALIGN: tl.constexpr,
     ONTO: tl.constexpr,
 ):  # fmt: skip
-    groups: tl.constexpr = (H + HEADS - 1) // HEADS
-    b = (tl.program_id(0) // groups).to(tl.int64)
-    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
-    j, e = tl.arange(0, C_), tl.arange(0, d_)
-    head = h[:, None] * d + e[None, :]
-    cell = (h < H)[:, None] & (e < d)[None, :]
-    inside = (j < F + J)[:, None, None] & cell[None]
+    b, h, j, e, head, cell, inside = _places(F, J, H, d, C_, d_, HEADS)
     keys = _keys(fk, fkb, fkh, fkt, k, kb, kh, kt, b, h, j, e, inside, F, ALIGN)
     values = _keys(fv, fvb, fvh, fvt, v, vb, vh, vt, b, h, j, e, inside, F, ALIGN)
     # what is there already: for the first keys more, for the others from number ONTO on

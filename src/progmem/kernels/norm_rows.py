@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.row_parts import norm_pull, normed, row_of, rows_at, tile, vector
 from progmem.kernels.sums import column_sums
 
 ROWS = 8  # of a program at a time
@@ -181,28 +182,34 @@ def _norm_forward(
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     ADD: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, D_)
-    cell = (r < R)[:, None] & (c < D)[None, :]
-    place = r[:, None] * D + c[None, :]
+    r, c, _, cell = tile(R, D, D_, ROWS)
     row = r // (N * W) * xb + r // W % N * xn + r % W * xt
-    value = tl.load(x + row[:, None] + c[None, :], mask=cell, other=0.0).to(tl.float32)
-    if ADD:
-        value += tl.load(more + place, mask=cell, other=0.0).to(tl.float32)
-        value += tl.load(shift + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
-    mean = tl.sum(value, axis=1) / D
-    centred = tl.where(cell, value - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
-    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
-    level = tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)
-    if SEGMENT:
-        level += tl.load(segment + c, mask=c < D, other=0.0).to(tl.float32)
-    made = centred * scale[:, None] * w[None, :] + level[None, :]
+    value = rows_at(x, row[:, None] + c[None, :], cell)
+    made, mean, scale = sum_and_norm(
+        value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT
+    )
     to = y + r[:, None] * step_y + c[None, :]
     tl.store(to, made.to(y.dtype.element_ty), mask=cell)
     tl.store(moments + r, mean, mask=r < R)
     tl.store(moments + R + r, scale, mask=r < R)
+
+
+@triton.jit
+def sum_and_norm(
+    value, more, shift, weight, bias, segment, total, r, c, cell, eps,
+    D: tl.constexpr, ADD: tl.constexpr, SEGMENT: tl.constexpr,
+):  # fmt: skip
+    """LN of rows, if ADD of their sum with more and shift, kept in total; mean and scale."""
+    if ADD:
+        place = r[:, None] * D + c[None, :]
+        value += rows_at(more, place, cell)
+        value += row_of(shift, c, D)
+        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
+    unit, mean, scale = normed(value, cell, eps, D)
+    level = vector(bias, c, D)
+    if SEGMENT:
+        level += vector(segment, c, D)
+    return unit * row_of(weight, c, D) + level[None, :], mean, scale
 
 
 @triton.jit
@@ -213,7 +220,7 @@ def _norm_backward(
 ):  # fmt: skip
     program = tl.program_id(0)
     c = tl.arange(0, D_)
-    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
+    w = row_of(weight, c, D)
     dw = tl.zeros((ROWS, D_), tl.float32)
     db = tl.zeros((ROWS, D_), tl.float32)
     d_shift = tl.zeros((ROWS, D_), tl.float32)
@@ -223,19 +230,14 @@ def _norm_backward(
         place = r[:, None] * D + c[None, :]
         mean = tl.load(moments + r, mask=r < R, other=0.0)
         scale = tl.load(moments + R + r, mask=r < R, other=0.0)
-        value = tl.load(total + place, mask=cell, other=0.0).to(tl.float32)
-        unit = tl.where(cell, (value - mean[:, None]) * scale[:, None], 0.0)
-        at = dy + r[:, None] * step_dy + c[None, :]
-        pull = tl.load(at, mask=cell, other=0.0).to(tl.float32)
+        unit = tl.where(cell, (rows_at(total, place, cell) - mean[:, None]) * scale[:, None], 0.0)
+        pull = rows_at(dy, r[:, None] * step_dy + c[None, :], cell)
         if PARAMS:
             dw += pull * unit
             db += pull
-        pull = pull * w[None, :]
-        along = tl.sum(pull * unit, axis=1) / D
-        level = tl.sum(pull, axis=1) / D
-        back = scale[:, None] * (pull - level[:, None] - unit * along[:, None])
+        back = norm_pull(pull * w, unit, scale, D)
         if LATER:
-            back += tl.load(d_total + place, mask=cell, other=0.0).to(tl.float32)
+            back += rows_at(d_total, place, cell)
             if PARAMS:
                 d_shift += tl.where(cell, back, 0.0)
         tl.store(dx + place, back.to(dx.dtype.element_ty), mask=cell)
@@ -263,8 +265,7 @@ def _norm_sums(
         at = moments + r // rows * 2 * rows + r % rows
         mean = tl.load(at, mask=r < R, other=0.0)
         scale = tl.load(at + rows, mask=r < R, other=0.0)
-        value = tl.load(x + place, mask=cell, other=0.0).to(tl.float32)
-        pull = tl.load(dy + place, mask=cell, other=0.0).to(tl.float32)
+        value, pull = rows_at(x, place, cell), rows_at(dy, place, cell)
         dw += pull * (value - mean[:, None]) * scale[:, None]
         db += pull
     at = sums + program * 2 * D + c

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.copies import place_of, room_for, row_at, score_of, sizes_of
+from progmem.kernels.row_parts import norm_pull, normed, row_of, rows_at
 from progmem.kernels.sums import column_sums
 
 ROWS, PROGRAMS = 4, 528  # of the mixture: tokens at a time, programs with sums of their own
@@ -74,33 +75,23 @@ def _mix_backward(
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     c = tl.arange(0, D_)
-    scale = tl.load(gamma + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-    gate = tl.load(skip_gate + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-    gate = 1 / (1 + tl.exp(-gate))
-    level = tl.load(shift + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
+    scale, level = row_of(gamma, c, D), row_of(shift, c, D)
+    gate = 1 / (1 + tl.exp(-row_of(skip_gate, c, D)))
     d_scale = tl.zeros((ROWS, D_), tl.float32)
     d_gate = tl.zeros((ROWS, D_), tl.float32)
     d_shift = tl.zeros((ROWS, D_), tl.float32)
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         at, cell = r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
-        made = tl.load(mean + at, mask=cell, other=0.0).to(tl.float32)
-        plain = tl.load(skip + at, mask=cell, other=0.0).to(tl.float32)
-        down = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
-        made = (made + level) * by_copies
-        middle = tl.sum(tl.where(cell, made, 0.0), axis=1) / D
-        centred = tl.where(cell, made - middle[:, None], 0.0)
-        spread = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
-        unit = centred * spread[:, None]
+        made, plain = rows_at(mean, at, cell), rows_at(skip, at, cell)
+        down = rows_at(back, at, cell)
+        made = tl.where(cell, (made + level) * by_copies, 0.0)
+        unit, _, spread = normed(made, cell, eps, D)
         d_gate += down * (scale * unit - plain)
         tl.store(d_skip + at, (down * (1 - gate)).to(d_skip.dtype.element_ty), mask=cell)
         down = down * gate
         d_scale += down * unit
-        down = down * scale
-        along = tl.sum(down * unit, axis=1) / D
-        middle = tl.sum(down, axis=1) / D
-        down = (down - middle[:, None] - unit * along[:, None]) * (spread * by_copies)[:, None]
-        down = tl.where(cell, down, 0.0)
+        down = tl.where(cell, norm_pull(down * scale, unit, spread * by_copies, D), 0.0)
         d_shift += down
         tl.store(pull + at, down.to(pull.dtype.element_ty), mask=cell)
     at = sums + tl.program_id(0) * 3 * D + c

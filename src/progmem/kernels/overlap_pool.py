@@ -102,11 +102,11 @@ class _Attended(torch.autograd.Function):
 
 @triton.jit
 def _unit(mean, inside, eps, D: tl.constexpr):
-    """Rows (TOKENS, H, d) normalised, and the scale they were multiplied by."""
+    """Rows (TOKENS, H, d) normalised."""
     level = tl.sum(tl.sum(mean, axis=2), axis=1) / D
     centred = tl.where(inside[None], mean - level[:, None, None], 0.0)
     scale = 1 / tl.sqrt(tl.sum(tl.sum(centred * centred, axis=2), axis=1) / D + eps)
-    return centred * scale[:, None, None], scale
+    return centred * scale[:, None, None]
 
 
 @triton.jit
@@ -157,7 +157,7 @@ def _attended_forward(
         where = live[:, None] & (h < H)[None, :]
         tl.store(lse + token.to(tl.int64)[:, None] * H + h[None, :], norm, mask=where)
     made += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
-    unit, _ = _unit(made * by_copies, inside, eps, H * d)
+    unit = _unit(made * by_copies, inside, eps, H * d)
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)
     gate = tl.load(skip_gate + inner, mask=inside, other=0.0).to(tl.float32)
     gate = 1 / (1 + tl.exp(-gate))

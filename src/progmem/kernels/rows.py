@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from progmem.kernels.norm_rows import Normed
+from progmem.kernels.norm_rows import Normed, sum_and_norm
+from progmem.kernels.row_parts import row_of, rows_at, tile
 
 ROWS = 4  # of a program
 COLUMNS = 128
@@ -90,25 +91,13 @@ def _norm(
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
     SEGMENT: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, D_)
-    cell = (r < count)[:, None] & (c < D)[None, :]
+    r, c, _, cell = tile(count, D, D_, ROWS)
     b, within = (first + r) // series, (first + r) % series
     row = b * xb + within // W * xn + within % W * xt
-    value = tl.load(x + row[:, None] + c[None, :], mask=cell, other=0.0).to(tl.float32)
-    if ADD:
-        place = r[:, None] * D + c[None, :]
-        value += tl.load(more + place, mask=cell, other=0.0).to(tl.float32)
-        value += tl.load(shift + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
-    mean = tl.sum(value, axis=1) / D
-    centred = tl.where(cell, value - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
-    level = tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)
-    if SEGMENT:
-        level += tl.load(segment + c, mask=c < D, other=0.0).to(tl.float32)
-    w = tl.load(weight + c, mask=c < D, other=0.0).to(tl.float32)
-    made = centred * scale[:, None] * w[None, :] + level[None, :]
+    value = rows_at(x, row[:, None] + c[None, :], cell)
+    made, _, _ = sum_and_norm(
+        value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT
+    )
     to = r * ot if ADD else b * ob + within * ot
     tl.store(out + to[:, None] + c[None, :], made.to(out.dtype.element_ty), mask=cell)
 
@@ -121,9 +110,7 @@ def _add(
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     at, cell = r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
-    total = tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
-    total += tl.load(more + at, mask=cell, other=0.0).to(tl.float32)
-    total += tl.load(bias + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
+    total = rows_at(x, at, cell) + rows_at(more, at, cell) + row_of(bias, c, D)
     tl.store(out + at, total.to(out.dtype.element_ty), mask=cell)
     if CAST:
         tl.store(cast + at, total.to(cast.dtype.element_ty), mask=cell)

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.norm_rows import Normed
+from progmem.kernels.row_parts import layer_norm, norm_pull, row_of, rows_at, tile
 
 ROWS = 2  # of a program: a step has few rows, and all processors should have some
 
@@ -149,23 +150,6 @@ def _sizes(D: int) -> dict[str, int]:
 
 
 @triton.jit
-def _tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, D_)
-    return r, c, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
-
-
-@triton.jit
-def _rows(x, at, cell):
-    return tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _row(x, c, D: tl.constexpr):
-    return tl.load(x + c, mask=c < D, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit
 def _unit(x, moments, r, R, cell):
     mean = tl.load(moments + r, mask=r < R, other=0.0)
     scale = tl.load(moments + R + r, mask=r < R, other=0.0)
@@ -173,25 +157,9 @@ def _unit(x, moments, r, R, cell):
 
 
 @triton.jit
-def _normed(x, cell, eps, D: tl.constexpr):
-    mean = tl.sum(x, axis=1) / D
-    centred = tl.where(cell, x - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
-    return centred * scale[:, None], mean, scale
-
-
-@triton.jit
-def _norm_pull(pull, unit, scale, D: tl.constexpr):
-    """Through a norm: from the gradient of weight * unit, already times the weight."""
-    along = tl.sum(pull * unit, axis=1) / D
-    level = tl.sum(pull, axis=1) / D
-    return scale[:, None] * (pull - level[:, None] - unit * along[:, None])
-
-
-@triton.jit
 def _gate(z, logit, at, r, c, cell, n: tl.constexpr, D: tl.constexpr):
     repeated = (r % n)[:, None] * D + c[None, :]
-    x = _rows(z, at, cell) + _rows(logit, repeated, cell)
+    x = rows_at(z, at, cell) + rows_at(logit, repeated, cell)
     return 1 / (1 + tl.exp(-x)), repeated
 
 
@@ -201,14 +169,14 @@ def _gate_norm_forward(
     carry, h, made, R, eps,
     n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r, c, at, cell = _tile(R, D, D_, ROWS)
-    unit, _ = _unit(_rows(state, at, cell), moments, r, R, cell)
-    a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
+    r, c, at, cell = tile(R, D, D_, ROWS)
+    unit, _ = _unit(rows_at(state, at, cell), moments, r, R, cell)
+    a = unit * row_of(gate_w, c, D) + row_of(gate_b, c, D)
     g, repeated = _gate(z, logit, at, r, c, cell, n, D)
-    x = tl.where(cell, g * a + (1 - g) * _rows(reset, repeated, cell), 0.0)
+    x = tl.where(cell, g * a + (1 - g) * rows_at(reset, repeated, cell), 0.0)
     tl.store(carry + at, x, mask=cell)
-    unit, mean, scale = _normed(x, cell, eps, D)
-    y = unit * _row(norm_w, c, D) + _row(norm_b, c, D) + _row(segment, c, D)
+    y, mean, scale = layer_norm(x, cell, norm_w, norm_b, c, eps, D)
+    y += row_of(segment, c, D)
     tl.store(h + at, y.to(h.dtype.element_ty), mask=cell)
     tl.store(made + r, mean, mask=r < R)
     tl.store(made + R + r, scale, mask=r < R)
@@ -219,14 +187,14 @@ def _gate_norm_backward(
     dh, d_total, carry, carry_moments, norm_w, z, state, moments, gate_w, gate_b, reset, logit,
     dz, da, d_reset, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r, c, at, cell = _tile(R, D, D_, ROWS)
-    unit, scale = _unit(_rows(carry, at, cell), carry_moments, r, R, cell)
-    pull = _norm_pull(_rows(dh, at, cell) * _row(norm_w, c, D), unit, scale, D)
-    pull += _rows(d_total, at, cell)
-    unit, _ = _unit(_rows(state, at, cell), moments, r, R, cell)
-    a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
+    r, c, at, cell = tile(R, D, D_, ROWS)
+    unit, scale = _unit(rows_at(carry, at, cell), carry_moments, r, R, cell)
+    pull = norm_pull(rows_at(dh, at, cell) * row_of(norm_w, c, D), unit, scale, D)
+    pull += rows_at(d_total, at, cell)
+    unit, _ = _unit(rows_at(state, at, cell), moments, r, R, cell)
+    a = unit * row_of(gate_w, c, D) + row_of(gate_b, c, D)
     g, repeated = _gate(z, logit, at, r, c, cell, n, D)
-    slope = pull * (a - _rows(reset, repeated, cell)) * g * (1 - g)
+    slope = pull * (a - rows_at(reset, repeated, cell)) * g * (1 - g)
     tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=cell)
     tl.store(da + at, pull * g, mask=cell)
     tl.store(d_reset + at, pull * (1 - g), mask=cell)
@@ -237,13 +205,12 @@ def _settle_forward(
     total, y, bias, state, alive, gate_w, gate_b, out, normed, moments, R, eps,
     n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r, c, at, cell = _tile(R, D, D_, ROWS)
+    r, c, at, cell = tile(R, D, D_, ROWS)
     writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
-    new = _rows(total, at, cell) + _rows(y, at, cell) + _row(bias, c, D)
-    x = tl.where(writes[:, None] & cell, new, _rows(state, at, cell))
+    new = rows_at(total, at, cell) + rows_at(y, at, cell) + row_of(bias, c, D)
+    x = tl.where(writes[:, None] & cell, new, rows_at(state, at, cell))
     tl.store(out + at, x, mask=cell)
-    unit, mean, scale = _normed(x, cell, eps, D)
-    a = unit * _row(gate_w, c, D) + _row(gate_b, c, D)
+    a, mean, scale = layer_norm(x, cell, gate_w, gate_b, c, eps, D)
     tl.store(normed + at, a.to(normed.dtype.element_ty), mask=cell)
     tl.store(moments + r, mean, mask=r < R)
     tl.store(moments + R + r, scale, mask=r < R)
@@ -254,13 +221,13 @@ def _settle_backward(
     da, through, state, moments, gate_w, back, alive, earlier, earlier_alive, out, masked, cast, R,
     n: tl.constexpr, MORE: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r, c, at, cell = _tile(R, D, D_, ROWS)
-    unit, scale = _unit(_rows(state, at, cell), moments, r, R, cell)
-    pull = _rows(da, at, cell) + _rows(through, at, cell)
+    r, c, at, cell = tile(R, D, D_, ROWS)
+    unit, scale = _unit(rows_at(state, at, cell), moments, r, R, cell)
+    pull = rows_at(da, at, cell) + rows_at(through, at, cell)
     tl.store(da + at, pull, mask=cell)
-    pull = _norm_pull(pull * _row(gate_w, c, D), unit, scale, D)
+    pull = norm_pull(pull * row_of(gate_w, c, D), unit, scale, D)
     writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
-    pull += tl.where(writes[:, None], 0.0, _rows(back, at, cell)) + _rows(earlier, at, cell)
+    pull += tl.where(writes[:, None], 0.0, rows_at(back, at, cell)) + rows_at(earlier, at, cell)
     tl.store(out + at, pull, mask=cell)
     if MORE:
         wrote = tl.load(earlier_alive + r // n, mask=r < R, other=0) != 0

@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.row_parts import rows_at, tile
+
 ROWS = 4  # of a program
 LEAST = tl.constexpr(1e-12)  # a length that counts as zero
 
@@ -49,19 +51,12 @@ def _power(D: int) -> int:
     return int(triton.next_power_of_2(D))
 
 
-@triton.jit
-def _tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
-    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    c = tl.arange(0, D_)
-    return r, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
-
-
 @triton.jit(do_not_specialize=["R"])
 def _unit_forward(
     x, out, length, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    r, at, cell = _tile(R, D, D_, ROWS)
-    row = tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
+    r, _, at, cell = tile(R, D, D_, ROWS)
+    row = rows_at(x, at, cell)
     size = tl.sqrt(tl.sum(row * row, axis=1))
     made = row / tl.maximum(size, LEAST)[:, None]
     tl.store(out + at, made.to(out.dtype.element_ty), mask=cell)
@@ -72,9 +67,8 @@ def _unit_forward(
 def _unit_backward(
     out, length, back, dx, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    r, at, cell = _tile(R, D, D_, ROWS)
-    made = tl.load(out + at, mask=cell, other=0.0).to(tl.float32)
-    pull = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
+    r, _, at, cell = tile(R, D, D_, ROWS)
+    made, pull = rows_at(out, at, cell), rows_at(back, at, cell)
     size = tl.load(length + r, mask=r < R, other=1.0)
     along = tl.where(size > LEAST, tl.sum(pull * made, axis=1), 0.0)  # a bound does not turn
     pull = (pull - made * along[:, None]) / tl.maximum(size, LEAST)[:, None]

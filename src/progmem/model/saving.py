@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from safetensors.torch import save as save_tensors
 
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError, ModelFolderError
+from progmem.files import UNFINISHED, to_json, write_file
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 FORMAT = "progmem model 1"
 ROLES = {"weights": ("model-", ".safetensors"), "config": ("config-", ".json")}
-UNFINISHED = ".progmem-"  # what a file is called until it is whole
 
 
 def save(model: "PMT", folder: Path) -> None:
@@ -119,30 +118,3 @@ def _read(folder: Path, name: str) -> bytes:
         return (folder / name).read_bytes()
     except OSError as error:
         raise ModelFolderError(f"{folder / name} cannot be read: {error.strerror}") from error
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Replace ``path`` whole or not at all, whatever happens meanwhile."""
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        _sync_folder(path.parent)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def to_json(value: Any) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()

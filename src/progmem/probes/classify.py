@@ -13,10 +13,9 @@ from sklearn import config_context
 from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 
+from progmem.data.labels import Amount, amount_name, check_labels, draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.encoding import Encoder
-from progmem.errors import InputError
-from progmem.probes.labels import Amount, amount_name, draw_labels
 from progmem.probes.pooling import POOLINGS, pool
 from progmem.probes.svm import HEADS, fit_svm
 
@@ -112,12 +111,3 @@ def probe_features(
     }
     facts = {"set": data.name, "split": data.split, "label_seeds": list(seeds)}
     return {**facts, "labelled_rows": rows, "scores": scores}
-
-
-def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
-    """Refuse labels that do not fit their series or have nothing to tell apart."""
-    if y.shape != (count,):
-        raise InputError(f"y must have one label for each of the {count} series, got {y.shape}")
-    if len(np.unique(y)) < classes:
-        there = ", ".join(map(str, np.unique(y))) or "none"
-        raise InputError(f"classification needs at least two classes in y, got {there}")

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from progmem.data.label_files import labels_for
+from progmem.data.labels import Amount
 from progmem.data.recordings import read_recordings
 from progmem.data.registry import load_labelled
 from progmem.data.splits import same_rows
@@ -16,8 +18,6 @@ from progmem.model.inputs import Series
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.probes.classify import LABELS, SEEDS, probe_set
-from progmem.probes.label_files import labels_for
-from progmem.probes.labels import Amount
 from progmem.probes.own_data import LabelProbe
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record

@@ -11,11 +11,12 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from progmem.data.labels import check_labels, known_labels
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.files import write_file
 from progmem.model.inputs import as_float64
-from progmem.model.saving import weights_sha256, write_file
-from progmem.probes.classify import check_labels
+from progmem.model.saving import weights_sha256
 from progmem.probes.pooling import pool
 from progmem.probes.svm import FOLDS, HEADS, fit_svm
 
@@ -124,24 +125,6 @@ class LabelProbe:
         probe = cls(encoder, pooling=content["pooling"], head=content["head"])
         probe.scaler, probe.machine = content["scaler"], content["machine"]
         return probe
-
-
-def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which series have a label (B,), and those labels: whole numbers, numbers or texts."""
-    y = np.asarray(y)
-    if y.ndim != 1:
-        raise InputError(f"y must be one label a series, got shape {y.shape}")
-    if y.dtype.kind == "O":
-        y = np.array(["" if value is None or value != value else str(value) for value in y])
-    if y.dtype.kind not in "biufU":
-        raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
-    if y.dtype.kind == "U":
-        return y != "", y[y != ""]
-    known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), dtype=bool)
-    labels = y[known]
-    if np.isinf(labels).any():
-        raise InputError("a label is infinite; mark a series without a label by NaN")
-    return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
 
 
 def fingerprint(encoder: Encoder) -> str:

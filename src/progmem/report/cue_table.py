@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from progmem.report.markdown import markdown
+from progmem.report.markdown import markdown, mean_and_sd
 from progmem.report.paper import CUE
 
 Result = dict[str, Any]
@@ -61,9 +61,7 @@ def _describe(result: Result) -> str:
 
 
 def _cell(rows: list[Result], name: str, key: str) -> str:
-    values = np.concatenate([row["scores"][name][key] for row in rows])
-    sd = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{values.mean():.3f}{sd}"
+    return mean_and_sd(np.concatenate([row["scores"][name][key] for row in rows]), 3)
 
 
 def _plain(rows: list[Result], names: list[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from progmem.report.markdown import markdown
+from progmem.report.markdown import markdown, mean_and_sd
 from progmem.report.paper import SUPERVISED
 
 Result = dict[str, Any]
@@ -48,8 +48,7 @@ def _scores(rows: list[Result]) -> str:
     accuracy, macro = (
         100 * np.array([scores[key] for scores in found]) for key in ("accuracy", "macro_f1")
     )
-    sd = f" ± {accuracy.std(ddof=1):.1f}" if len(accuracy) > 1 else ""
-    return f"{accuracy.mean():.1f}{sd} / {macro.mean():.1f}"
+    return f"{mean_and_sd(accuracy, 1)} / {macro.mean():.1f}"
 
 
 def _paper(row: Result) -> str:

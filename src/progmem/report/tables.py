@@ -18,7 +18,7 @@ from progmem.report.compute_tables import (
 )
 from progmem.report.cue_table import cue_table
 from progmem.report.finetune_table import finetune_table
-from progmem.report.markdown import markdown
+from progmem.report.markdown import markdown, mean_and_sd
 from progmem.report.paper import CLASSIFICATION, FORECASTING
 from progmem.report.record import RESULTS
 
@@ -116,8 +116,7 @@ def _errors(runs: list[ByHorizon], horizon: str) -> str:
     found = np.array([run[horizon] for run in runs if horizon in run])  # (seeds, 2)
     if not len(found):
         return "-"
-    sd = f" ± {found[:, 0].std(ddof=1):.3f}" if len(found) > 1 else ""
-    return f"{found[:, 0].mean():.3f}{sd} / {found[:, 1].mean():.3f}"
+    return f"{mean_and_sd(found[:, 0], 3)} / {found[:, 1].mean():.3f}"
 
 
 def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
@@ -128,8 +127,7 @@ def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
     accuracy, macro = (
         100 * np.concatenate([scores[key] for scores in found]) for key in ("accuracy", "macro_f1")
     )
-    sd = f" ± {accuracy.std(ddof=1):.1f}" if len(accuracy) > 1 else ""
-    return f"{accuracy.mean():.1f}{sd} / {macro.mean():.1f}"
+    return f"{mean_and_sd(accuracy, 1)} / {macro.mean():.1f}"
 
 
 TABLES: dict[str, Callable[..., str]] = {

@@ -16,7 +16,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from progmem.model.saving import to_json, write_file
+from progmem.files import to_json, write_file
 
 KEEP = 3
 

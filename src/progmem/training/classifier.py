@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.errors import ModelFolderError
+from progmem.files import to_json, write_file
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.model.twins import for_autocast
@@ -79,8 +80,8 @@ class Classifier(nn.Module):
             "sha256": hashlib.sha256(data).hexdigest(),
             "encoder": saving.weights_sha256(self.encoder),
         }  # fmt: skip
-        saving.write_file(folder / "head.safetensors", data)
-        saving.write_file(folder / "head.json", saving.to_json(note))
+        write_file(folder / "head.safetensors", data)
+        write_file(folder / "head.json", to_json(note))
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | torch.device = "cpu") -> "Classifier":

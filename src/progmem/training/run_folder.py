@@ -11,8 +11,8 @@ from filelock import FileLock, Timeout
 
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError
+from progmem.files import to_json, write_file
 from progmem.finetune_settings import FinetuneConfig
-from progmem.model.saving import to_json, write_file
 from progmem.settings import RunConfig, run_config
 
 

@@ -1,0 +1,71 @@
+"""Labels of series: which there are, and which of them are drawn, the same for every encoder.
+
+Shapes: B series.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from progmem.errors import InputError
+
+Amount = int | float
+
+
+def draw_labels(y: np.ndarray, amount: Amount, seed: int) -> np.ndarray:
+    """Rows to be labelled, class by class.
+
+    ``amount`` is a share of each class (a float up to 1.0), at least one series, or a number a
+    class (an int). One seed gives nested draws: fewer are in more.
+    """
+    rng = np.random.default_rng(seed)
+    chosen = []
+    for label in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        count = amount if isinstance(amount, int) else max(1, round(amount * len(rows)))
+        if not 1 <= count <= len(rows):
+            raise InputError(f"class {label} has {len(rows)} series, {count} labels were asked")
+        chosen.append(rows[:count])
+    return np.concatenate(chosen)
+
+
+def parse_amount(text: str) -> Amount:
+    """``"5%"`` is a share of each class, ``"10"`` a number a class."""
+    try:
+        amount = float(text[:-1]) / 100 if text.endswith("%") else int(text)
+    except ValueError:
+        amount = 0
+    if not amount > 0 or (text.endswith("%") and amount > 1):
+        raise InputError(f"labels must be a share such as 5% or a number a class, got {text!r}")
+    return amount
+
+
+def amount_name(amount: Amount) -> str:
+    return f"{amount} a class" if isinstance(amount, int) else f"{100 * amount:g}%"
+
+
+def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
+    """Refuse labels that do not fit their series or have nothing to tell apart."""
+    if y.shape != (count,):
+        raise InputError(f"y must have one label for each of the {count} series, got {y.shape}")
+    if len(np.unique(y)) < classes:
+        there = ", ".join(map(str, np.unique(y))) or "none"
+        raise InputError(f"classification needs at least two classes in y, got {there}")
+
+
+def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which series have a label (B,), and those labels: whole numbers, numbers or texts."""
+    y = np.asarray(y)
+    if y.ndim != 1:
+        raise InputError(f"y must be one label a series, got shape {y.shape}")
+    if y.dtype.kind == "O":
+        y = np.array(["" if value is None or value != value else str(value) for value in y])
+    if y.dtype.kind not in "biufU":
+        raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
+    if y.dtype.kind == "U":
+        return y != "", y[y != ""]
+    known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), dtype=bool)
+    labels = y[known]
+    if np.isinf(labels).any():
+        raise InputError("a label is infinite; mark a series without a label by NaN")
+    return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels

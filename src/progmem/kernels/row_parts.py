@@ -1,0 +1,57 @@
+"""What kernels over whole rows have in common; Triton writes it into each of them.
+
+Twin of `layer_norm`: `progmem.model.attention.Norm`.
+
+Shapes: R rows, of which a program has ROWS; D width, D_ the same rounded up to a power of two.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tile(R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr):
+    """A program's rows and columns, where they lie if dense, and which cells are there."""
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, D_)
+    return r, c, r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
+
+
+@triton.jit
+def rows_at(x, at, cell):
+    return tl.load(x + at, mask=cell, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def vector(x, c, D: tl.constexpr):
+    return tl.load(x + c, mask=c < D, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def row_of(x, c, D: tl.constexpr):
+    """A vector as a row, for all rows."""
+    return vector(x, c, D)[None, :]
+
+
+@triton.jit
+def normed(x, cell, eps, D: tl.constexpr):
+    """Rows, 0 where there is no cell, less their mean and times their scale; mean and scale."""
+    mean = tl.sum(x, axis=1) / D
+    centred = tl.where(cell, x - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, axis=1) / D + eps)
+    return centred * scale[:, None], mean, scale
+
+
+@triton.jit
+def layer_norm(x, cell, weight, bias, c, eps, D: tl.constexpr):
+    """LN of rows that are 0 where there is no cell; mean and scale."""
+    unit, mean, scale = normed(x, cell, eps, D)
+    return unit * row_of(weight, c, D) + row_of(bias, c, D), mean, scale
+
+
+@triton.jit
+def norm_pull(pull, unit, scale, D: tl.constexpr):
+    """Through a norm: from the gradient of weight * unit, already times the weight."""
+    along = tl.sum(pull * unit, axis=1) / D
+    level = tl.sum(pull, axis=1) / D
+    return scale[:, None] * (pull - level[:, None] - unit * along[:, None])

@@ -1,0 +1,34 @@
+"""Series with labels and settings for small trainings with them."""
+
+import numpy as np
+import torch
+from probe_setup import waves
+
+from progmem.data.labelled import Labelled
+from progmem.data.recordings import Recording
+from progmem.finetune_settings import read_finetune_config
+
+SHAPE = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.batch_size=16"]
+TINY = [*SHAPE, "train.epochs=3", "train.checkpoint_every=2", "train.device=cpu"]
+
+
+def made(test_value=0.0, count=40):
+    (x, y), (test, test_y) = waves(count, 0), waves(20, 1)
+    recordings = [Recording(str(i), values) for i, values in enumerate(x)]
+    test = list(test + np.float32(test_value))
+    return Labelled(recordings, y, ("slow", "fast"), test, test_y, {"name": "made"})
+
+
+def config(*more):
+    return read_finetune_config(None, [*TINY, *more])
+
+
+def same_weights(ours, theirs):
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours.keys() == theirs.keys()
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def without_last_checkpoint(folder):
+    for file in sorted((folder / "checkpoints").glob("*"))[-2:]:
+        file.unlink()

@@ -1,0 +1,25 @@
+"""Where kernels run in the tests, and how they are held to their plain twins."""
+
+import pytest
+import torch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+QUIET = [  # what Triton's interpreter warns of
+    pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]
+
+
+def drawn(*shape):
+    return torch.randn(shape, device=DEVICE, requires_grad=True)
+
+
+def assert_twins(ours, theirs, inputs):
+    """Equal values, and equal gradients of a random weighting of them."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    ours, theirs = (x if isinstance(x, tuple) else (x,) for x in (ours, theirs))
+    weights = [torch.randn_like(t) for t in theirs]
+    found = torch.autograd.grad(ours, inputs, weights)
+    expected = torch.autograd.grad(theirs, inputs, weights)
+    for f, e in zip(found, expected, strict=True):
+        torch.testing.assert_close(f, e, rtol=1e-4, atol=1e-5 * e.abs().max().item() + 1e-6)

@@ -1,0 +1,194 @@
+"""Training with labels: its command and settings, what is refused, its table."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from finetune_setup import SHAPE, TINY, config, made
+from probe_setup import waves
+
+from progmem.cli import main
+from progmem.data.labelled import choose_parts
+from progmem.errors import ConfigError, InputError
+from progmem.finetune_settings import LabelConfig, read_finetune_config
+from progmem.report.finetune_table import finetune_table
+from progmem.settings import read_config
+from progmem.training.finetune import finetune
+from progmem.training.pretrain import pretrain
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = waves(24, 0)
+    np.save("x.npy", x)
+    np.save("y.npy", y)
+    np.save("one.npy", np.ones(24))
+    np.save("wide.npy", np.zeros((24, 60, 3)))
+    np.save("short.npy", np.zeros((24, 3, 2)))
+    np.save("inf.npy", np.where(np.arange(24 * 120).reshape(24, 60, 2) == 7, np.inf, x))
+    return tmp_path
+
+
+def test_a_set_and_own_series_are_trained_by_one_command(
+    made_sets, files, pretrained, monkeypatch, capsys
+):
+    where = ["--data-dir", str(made_sets)]
+    command = ["finetune", "Wafer", *where, *TINY, "--labels", "50%"]
+    result = "results/finetune/Wafer-0.json"
+    assert main([*command, "-o", "wafer", "--result", result]) == 0
+    printed = capsys.readouterr().out
+    assert "| Wafer | 50% | pmt | scratch | network | test | 1 |" in printed
+    kept = json.loads((files / result).read_text())
+    assert {"config", "seeds", "label_seeds", "commit", "versions", "device"} <= set(kept)
+    assert len(kept["labelled_rows"]) == kept["rows"][0]["learnt"] == 24
+    assert main(["results", "finetune"]) == 0
+    assert "| Wafer | 50% |" in capsys.readouterr().out
+    own = ["finetune", "x.npy", "--y", "y.npy", "--from", str(pretrained), "--only-head"]
+    small = ["train.epochs=2", "train.device=cpu"]
+    assert main([*own, "-o", "own", *small]) == 0
+    noted = json.loads((files / "own/result.json").read_text())["pretraining"]
+    assert noted["settings"]["train"]["seed"] == 0 and "source" in noted
+    printed = capsys.readouterr().out
+    assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
+    assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
+    assert "| head | validation | 1 | " in capsys.readouterr().out
+    assert main(["embed", "own/model", "x.npy", "-o", "embedded"]) == 0
+    probe = ["probe", "classify", "wafer/model", "Wafer", *where, "--split", "validation"]
+    assert main(probe) == 2
+    assert "official split of Wafer" in capsys.readouterr().err
+    assert main(probe[:-2]) == 2
+    assert "wafer/model was trained on labels of Wafer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("x.npy", "x.npy has no labels; give them with --y"),
+        ("x.npy --y one.npy", "classification needs at least two classes in y, got 1"),
+        ("x.npy --y y.npy --labels 13", "class 0 has 12 series, 13 labels were asked"),
+        ("x.npy --y y.npy --labels few", "finetune.labels must be all, a share such as 5%"),
+        ("x.npy --y y.npy --labels 0%", "finetune.labels must be all, a share such as 5%"),
+        ("x.npy --y y.npy --split validation", "split is for data sets by name"),
+        ("x.npy --y gone.npy", "there is no file gone.npy"),
+        ("gone.npy --y y.npy", "there is no gone.npy"),
+        ("Waffer", "there is no file or folder Waffer; unknown data set 'Waffer'; did you mean"),
+        ("HAR --y y.npy", "--y is for own series; HAR has labels of its own"),
+        ("Electricity", "Electricity has no labels; those that have"),
+        ("inf.npy --y y.npy", "channel 1 is inf; mark missing values by NaN"),
+        ("inf.npy --y y.npy finetune.validation=0.9", "inf.0, sample 3, channel 1 is inf"),
+        ("short.npy --y y.npy --from RUN", "series 0 needs at least"),
+        ("wide.npy --y y.npy --from RUN", "model has 2 channels, got 3"),
+        ("x.npy --y y.npy --from nowhere", "--from must name the folder of a finished run"),
+        ("x.npy --y y.npy --from RUN model.blocks=2", "model.blocks is 1 in"),
+        ("x.npy --y y.npy --from RUN finetune.encoder=vanilla", "is trained from scratch"),
+        ("x.npy --y y.npy finetune.encoder=lstm", "must be one of pmt, vanilla, got 'lstm'"),
+        ("x.npy --y y.npy finetune.only_head=2", "finetune.only_head must be true or false"),
+        ("x.npy --y y.npy finetune.validation=0.99", "a class is left without any to learn from"),
+        ("x.npy --y y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
+        ("x.npy --y y.npy loss.icl=1", "unknown setting 'loss'"),
+        ("x.npy --y y.npy --result r.csv", "-o must name the .json file to write, got r.csv"),
+    ],
+)
+def test_bad_use_gives_one_line_and_changes_nothing(
+    arguments, message, files, pretrained, made_sets, capsys
+):
+    words = [str(pretrained) if word == "RUN" else word for word in arguments.split()]
+    assert main(["finetune", *words, "-o", "out", "train.device=cpu"]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1, printed
+    assert not (files / "out").exists()
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(LabelConfig)])
+def test_every_setting_refuses_nonsense_by_name(name):
+    for nonsense in ("[1]", "nonsense", "-7.5"):
+        with pytest.raises(ConfigError, match=f"finetune.{name} must be"):
+            config(f"finetune.{name}={nonsense}")
+
+
+def test_settings_can_be_shown_and_read_back(tmp_path, capsys):
+    arguments = ["finetune", "x.npy", "-o", "run", "--print-config", "--labels", "5%"]
+    assert main([*arguments, "--only-head", "train.lr=1e-3"]) == 0
+    (tmp_path / "shown.yaml").write_text(capsys.readouterr().out)
+    again = read_finetune_config(tmp_path / "shown.yaml")
+    assert again.finetune.labels == "5%" and again.finetune.only_head
+    assert again.run.train.lr == 1e-3 and again.run.train.epochs == 50
+
+
+def test_the_experiment_is_as_it_says():
+    cfg = read_finetune_config(Path(__file__).parent.parent / "experiments/supervised.yaml")
+    assert cfg.finetune == LabelConfig() and cfg.run.model == {"size": "small"}
+
+
+def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pretrained):
+    out, cfg = tmp_path / "run", config()
+    finetune(made(), out, cfg, say=None)
+    with pytest.raises(ConfigError, match=r"other settings: finetune\.labels differ"):
+        finetune(made(), out, config("finetune.labels=50%"), say=None)
+    with pytest.raises(ConfigError, match="begun with other data: labels differ"):
+        finetune(made()._replace(y=1 - made().y), out, cfg, say=None)
+    start = tmp_path / "start"
+    finetune(made(), start, cfg, pretrained=pretrained, say=None)
+    shape = ["model.dropout=0.2"]
+    with pytest.raises(ConfigError, match="first weights differ"):
+        finetune(made(), start, config(*shape), say=None)
+
+
+def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_path):
+    data = made()
+    data.test[3][5, 1] = np.inf
+    with pytest.raises(InputError, match="test series 3, sample 5, channel 1 is inf"):
+        finetune(data, tmp_path / "run", config(), say=None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
+    with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'loss'"):
+        finetune(made()._replace(noted={}), pretrained, config(), say=None)
+    finetune(made()._replace(noted={}), tmp_path / "tuned", config(), say=None)
+    with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'finetune'"):
+        pretrain(made().recordings, tmp_path / "tuned", read_config(None, SHAPE), say=None)
+
+
+def test_a_label_that_is_alone_in_its_class_is_refused_where_it_would_be_held_out():
+    data = made()
+    alone = np.where(np.arange(40) == 0, 0, 1)
+    with pytest.raises(InputError, match="a class is left without any to learn from"):
+        choose_parts(data._replace(y=alone), labels="all", label_seed=0, validation=0.2)
+
+
+def made_result(accuracy, *, seed=0, label_seed=0, start="scratch", name="HAR", **changed):
+    row = {"set": name, "split": "official", "encoder": "pmt", "start": start, "trained": "network",
+           "labels": "all", "learnt": 9, "scored": "test"}  # fmt: skip
+    row |= changed
+    row["scores"] = {"accuracy": accuracy, "macro_f1": accuracy - 0.1, "weighted_f1": accuracy}
+    settings = {"train": {"seed": seed}, "finetune": {"label_seed": label_seed}}
+    return {"config": settings, "pretraining": None, "rows": [row]}
+
+
+def test_runs_that_began_with_other_data_are_not_averaged():
+    def begun_with(name, seed):
+        settings = {"train": {"seed": seed}}
+        result = made_result(0.5, start="pretrained")
+        return result | {"pretraining": {"settings": settings, "source": {"name": name}}}
+
+    results = [begun_with("FordA", 0), begun_with("FordA", 1), begun_with("FordB", 0)]
+    lines = finetune_table(results).splitlines()[2:]
+    assert [line.split(" | ")[6] for line in lines] == ["2", "1"]
+
+
+def test_the_table_averages_seeds_and_sets_the_paper_beside_what_it_measured():
+    results = [
+        made_result(0.9, seed=0), made_result(0.8, seed=1), made_result(0.7, start="pretrained"),
+        made_result(0.5, name="FordB", split="validation"), made_result(0.6, encoder="vanilla"),
+    ]  # fmt: skip
+    assert "| FordB (validation) | all | pmt |" in finetune_table(results)
+    assert [line.split(" | ", 4)[4] for line in finetune_table(results).splitlines()[2:]] == [
+        "network | test | 2 | 85.0 ± 7.1 / 75.0 | 97.8 / 98.0 |",
+        "network | test | 1 | 70.0 / 60.0 | - |",
+        "network | test | 1 | 50.0 / 40.0 | - |",
+        "network | test | 1 | 60.0 / 50.0 | 97.7 / 97.9 |",
+    ]
