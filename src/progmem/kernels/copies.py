@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.row_parts import divided
+
 TOKENS = 2  # of a program at a time
 PROGRAMS = 528  # of a backward pass, each with its own sums for the weights
 
@@ -36,12 +38,11 @@ def place_of(
     token, r, b, exists, B, K, N, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr
 ):  # fmt: skip
     """Which row of the windows copy r of some tokens is, if it is there, if there is such a row."""
-    t = token % K
+    _, t = divided(token, K)
     w, j = t // S - r, t % S + r * S
     is_row = (token < B * K) & (w >= 0) & (w < N) & (j < W) & (r >= 0) & (r < O)
-    at = exists + token.to(tl.int64) * O + r
-    there = is_row & (tl.load(at, mask=is_row, other=0) != 0)
-    return (b.to(tl.int64) * N + w) * W + j, there, is_row
+    there = is_row & (tl.load(exists + token * O + r, mask=is_row, other=0) != 0)
+    return (b * N + w) * W + j, there, is_row
 
 
 @triton.jit
@@ -54,5 +55,5 @@ def score_of(q, k, bias, by_width, h, r, there, H: tl.constexpr, O: tl.constexpr
 
 @triton.jit
 def row_at(rows, row, there, inner, inside, step: tl.constexpr):
-    at = rows + row.to(tl.int64)[:, None, None] * step + inner[None]
+    at = rows + row[:, None, None] * step + inner[None]
     return tl.load(at, mask=there[:, None, None] & inside[None], other=0.0).to(tl.float32)

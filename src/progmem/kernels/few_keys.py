@@ -21,6 +21,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.row_parts import divided
+
 MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
 TILES = 5  # of queries, keys, values and gradients, in fast memory at a time
 FEW_WINDOWS = 4096  # up to here fewer, larger programs are faster
@@ -161,7 +163,7 @@ def _keys(
     F: tl.constexpr, d: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Packed keys or values, (C, d): the first F of a window, then the others."""
-    b, n = window // N, window % N
+    b, n = divided(window, N)
     inside = there[:, None] & (e < d)[None, :]
     at = _at(other, b * ob + n * on + (j - F) * ot, h * oh, e, ALIGN)
     x = tl.load(at, mask=inside & (j >= F)[:, None], other=0.0)
@@ -180,7 +182,8 @@ def _scores(
     score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     open = (r_window[:, None] == c_window[None, :]) & r_there[:, None] & c_there[None, :]
     if MASKED:
-        row = (r_window // N) * mb + (r_window % N) * mn + t * mt
+        b, n = divided(r_window, N)
+        row = b * mb + n * mn + t * mt
         seen = tl.load(mask + row[:, None] + j[None, :] * mj, mask=open, other=0)
         open = open & (seen != 0)
     if CAUSAL:
@@ -188,7 +191,7 @@ def _scores(
     return tl.where(open, score, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["windows", "N"])
 def _few_keys_forward(
     q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale, windows, N,
@@ -199,7 +202,8 @@ def _few_keys_forward(
     h, e = tl.program_id(0) % H, tl.arange(0, d_)
     r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
-    at = _at(q, (r_window // N) * qb + (r_window % N) * qn + t * qt, h * qh, e, ALIGN)
+    b, n = divided(r_window, N)
+    at = _at(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
     rows = tl.load(at, mask=cell, other=0.0)
     keys = _keys(
         fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
@@ -221,7 +225,7 @@ def _few_keys_forward(
     tl.store(lse + (r_window * T + t) * H + h, most + tl.log(total), mask=r_there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["windows", "N"])
 def _few_keys_backward(
     q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale,
@@ -237,8 +241,8 @@ def _few_keys_backward(
     kind = q.dtype.element_ty
     r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
-    r_b, r_n = r_window // N, r_window % N
-    at = _at(q, r_b * qb + r_n * qn + t * qt, h * qh, e, ALIGN)
+    b, n = divided(r_window, N)
+    at = _at(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
     rows = tl.load(at, mask=cell, other=0.0)
     # everything is asked for before anything is waited for
     keys = _keys(
@@ -247,7 +251,7 @@ def _few_keys_backward(
     values = _keys(
         fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
     )
-    pull = tl.load(_at(back, r_b * gb + r_n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0)
+    pull = tl.load(_at(back, b * gb + n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0)
     at = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
     made = tl.load(at, mask=cell, other=0.0)
     norm = tl.load(lse + (r_window * T + t) * H + h, mask=r_there, other=0.0)

@@ -15,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.row_parts import divided
+
 ROWS = 4  # of a program
 
 
@@ -76,10 +78,10 @@ def _lay(
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
     n: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    row, window = r % (n + W), r // (n + W)
-    b, w = (window // N).to(tl.int64), (window % N).to(tl.int64)
-    r, j = r.to(tl.int64), row - n
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    window, row = divided(r, n + W)
+    b, w = divided(window, N)
+    j = row - n
     t = w * S + j - before
     D: tl.constexpr = 2 * half * H
     h, e = tl.arange(0, H_), tl.arange(0, half_)
@@ -127,8 +129,8 @@ def _gather(
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr,
     n: tl.constexpr, copies: tl.constexpr, silent: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    b, own = (r // K).to(tl.int64), (r % K).to(tl.int64)
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    b, own = divided(r, K)
     t = own + before
     D: tl.constexpr = 2 * half * H
     h, e = tl.arange(0, H_), tl.arange(0, half_)

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.row_parts import divided
 from progmem.kernels.sums import column_sums
 
 ROWS, COLUMNS = 16, 64  # of a program at a time
@@ -84,8 +85,10 @@ def _mix_forward(z, c, a, b, out, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     e = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     cell = (r < R)[:, None] & (e < D)[None, :]
-    g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, r % nc, e, D, cell))))
-    made = g * _load(a, r, e, D, cell) + (1 - g) * _load(b, r % nb, e, D, cell)
+    _, of_c = divided(r, nc)
+    _, of_b = divided(r, nb)
+    g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, of_c, e, D, cell))))
+    made = g * _load(a, r, e, D, cell) + (1 - g) * _load(b, of_b, e, D, cell)
     at = out + r[:, None] * D + e[None, :]
     tl.store(at, made.to(out.dtype.element_ty), mask=cell)
 
@@ -99,9 +102,11 @@ def _mix_backward(
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         cell = (r < R)[:, None] & (e < D)[None, :]
-        g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, r % nc, e, D, cell))))
+        _, of_c = divided(r, nc)
+        _, of_b = divided(r, nb)
+        g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, of_c, e, D, cell))))
         pull = _load(back, r, e, D, cell)
-        apart = _load(a, r, e, D, cell) - _load(b, r % nb, e, D, cell)
+        apart = _load(a, r, e, D, cell) - _load(b, of_b, e, D, cell)
         slope = pull * apart * g * (1 - g)
         total += slope
         at = r[:, None] * D + e[None, :]

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from progmem.kernels.row_parts import norm_pull, normed, row_of, rows_at, tile, vector
+from progmem.kernels.row_parts import divided, norm_pull, normed, row_of, rows_at, tile, vector
 from progmem.kernels.sums import column_sums
 
 ROWS = 8  # of a program at a time
@@ -176,14 +176,16 @@ def _launch_backward(
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _norm_forward(
     x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     ADD: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
     r, c, _, cell = tile(R, D, D_, ROWS)
-    row = r // (N * W) * xb + r // W % N * xn + r % W * xt
+    window, j = divided(r, W)
+    b, w = divided(window, N)
+    row = b * xb + w * xn + j * xt
     value = rows_at(x, row[:, None] + c[None, :], cell)
     made, mean, scale = sum_and_norm(
         value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT
@@ -212,7 +214,7 @@ def sum_and_norm(
     return unit * row_of(weight, c, D) + level[None, :], mean, scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def _norm_backward(
     total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -250,7 +252,7 @@ def _norm_backward(
         tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "rows"])
 def _norm_sums(
     dy, x, moments, sums, R, rows, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):
@@ -262,7 +264,8 @@ def _norm_sums(
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         cell = (r < R)[:, None] & (c < D)[None, :]
         place = r[:, None] * D + c[None, :]
-        at = moments + r // rows * 2 * rows + r % rows
+        step, row = divided(r, rows)
+        at = moments + step * 2 * rows + row
         mean = tl.load(at, mask=r < R, other=0.0)
         scale = tl.load(at + rows, mask=r < R, other=0.0)
         value, pull = rows_at(x, place, cell), rows_at(dy, place, cell)

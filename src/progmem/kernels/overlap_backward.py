@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.copies import place_of, room_for, row_at, score_of, sizes_of
-from progmem.kernels.row_parts import norm_pull, normed, row_of, rows_at
+from progmem.kernels.row_parts import divided, norm_pull, normed, row_of, rows_at
 from progmem.kernels.sums import column_sums
 
 ROWS, PROGRAMS = 4, 528  # of the mixture: tokens at a time, programs with sums of their own
@@ -115,17 +115,18 @@ def _attend_backward(
     inside = (h < H)[:, None] & (e < d)[None, :]
     d_bias = tl.zeros((H_, O_), tl.float32)
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
-        token = start + tl.arange(0, TOKENS)
+        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
         live = token < B * K
         q = row_at(query, token, live, inner, inside, D)
         down = row_at(pull, token, live, inner, inside, D)
         made = row_at(mean, token, live, inner, inside, D)
         where = live[:, None] & (h < H)[None, :]
-        norm = tl.load(lse + token.to(tl.int64)[:, None] * H + h[None, :], mask=where, other=0.0)
+        norm = tl.load(lse + token[:, None] * H + h[None, :], mask=where, other=0.0)
         total = tl.sum(down * made, axis=2)  # (TOKENS, H)
+        b, _ = divided(token, K)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
-            row, there, is_row = place_of(token, r, token // K, exists, B, K, N, W, S, O)
+            row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)
             k = row_at(rows, row, there, inner, inside, 2 * D)
             v = row_at(rows + D, row, there, inner, inside, 2 * D)
             score = score_of(q, k, bias, by_width, h, r, there, H, O)
@@ -139,7 +140,7 @@ def _attend_backward(
             tl.store(at_row, (slope[:, :, None] * q).to(d_rows.dtype.element_ty), mask=where)
             dv = (weight[:, :, None] * down).to(d_rows.dtype.element_ty)
             tl.store(at_row + D, dv, mask=where)
-        at = d_query + token.to(tl.int64)[:, None, None] * D + inner[None]
+        at = d_query + token[:, None, None] * D + inner[None]
         whole = live[:, None, None] & inside[None]
         tl.store(at, dq.to(d_query.dtype.element_ty), mask=whole)
     at = bias_sums + program * H * O + h[:, None] * O + o[None, :]

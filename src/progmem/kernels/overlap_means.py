@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, room_for, sizes_of
+from progmem.kernels.row_parts import divided
 from progmem.kernels.sums import column_sums
 
 
@@ -81,7 +82,7 @@ def _means_forward(
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr, CAST: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     c = tl.arange(0, d_)  # one head as wide as all
     total, before, after, count = _taps_of(
         rows, exists, cast, token, c, B, K, N, W, S, O, d, d_, TOKENS, CAST
@@ -90,7 +91,7 @@ def _means_forward(
     middle = tl.load(taps + d + c, mask=c < d, other=0.0).to(tl.float32)
     third = tl.load(taps + 2 * d + c, mask=c < d, other=0.0).to(tl.float32)
     made = first[None] * before + middle[None] * total + third[None] * after
-    place = token.to(tl.int64)[:, None] * d + c[None, :]
+    place = token[:, None] * d + c[None, :]
     cell = (token < B * K)[:, None] & (c < d)[None, :]
     tl.store(skip + place, (total / count[:, None]).to(skip.dtype.element_ty), mask=cell)
     tl.store(mixed + place, (made / count[:, None]).to(mixed.dtype.element_ty), mask=cell)
@@ -106,7 +107,7 @@ def _taps_of(
 
     If CAST, the copies are also written to ``cast``, zeros for those that are not there.
     """
-    b = token // K
+    b, _ = divided(token, K)
     total = tl.zeros((TOKENS, d_), tl.float32)
     before = tl.zeros((TOKENS, d_), tl.float32)
     after = tl.zeros((TOKENS, d_), tl.float32)
@@ -145,11 +146,11 @@ def _means_backward(
     d_middle = tl.zeros((TOKENS, d_), tl.float32)
     d_third = tl.zeros((TOKENS, d_), tl.float32)
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
-        token = start + tl.arange(0, TOKENS)
+        token = (start + tl.arange(0, TOKENS)).to(tl.int64)
         total, before, after, count = _taps_of(
             rows, exists, rows, token, c, B, K, N, W, S, O, d, d_, TOKENS, False
         )
-        place = token.to(tl.int64)[:, None] * d + c[None, :]
+        place = token[:, None] * d + c[None, :]
         cell = (token < B * K)[:, None] & (c < d)[None, :]
         pull = tl.load(d_mixed + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
         plain = tl.load(d_skip + place, mask=cell, other=0.0).to(tl.float32) / count[:, None]
@@ -157,7 +158,7 @@ def _means_backward(
         d_middle += pull * total
         d_third += pull * after
         plain += pull * middle[None]
-        b = token // K
+        b, _ = divided(token, K)
         for r in tl.static_range(O):
             row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)
             _, next_there, _ = place_of(token, r + 1, b, exists, B, K, N, W, S, O)

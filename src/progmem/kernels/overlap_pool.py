@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from progmem.kernels.copies import TOKENS, place_of, row_at, score_of, sizes_of
 from progmem.kernels.overlap_backward import Pooled, run_attend_backward, run_mix_backward
+from progmem.kernels.row_parts import divided
 
 
 def attended(
@@ -140,22 +141,23 @@ def _attended_forward(
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
     h, e = tl.arange(0, H_), tl.arange(0, d_)
     inner = h[:, None] * d + e[None, :]
     inside = (h < H)[:, None] & (e < d)[None, :]
     live = token < B * K
     q = row_at(query, token, live, inner, inside, H * d)
+    b, _ = divided(token, K)
     made, norm = _attend(
-        q, rows, bias, by_width, token, token // K, exists, h, inner, inside, B,
+        q, rows, bias, by_width, token, b, exists, h, inner, inside, B,
         K, N, W, S, O, H, d, H_, d_, TOKENS,
     )  # fmt: skip
-    at = token.to(tl.int64)[:, None, None] * H * d + inner[None]
+    at = token[:, None, None] * H * d + inner[None]
     whole = live[:, None, None] & inside[None]
     if KEEP:
         tl.store(mean + at, made.to(mean.dtype.element_ty), mask=whole)
         where = live[:, None] & (h < H)[None, :]
-        tl.store(lse + token.to(tl.int64)[:, None] * H + h[None, :], norm, mask=where)
+        tl.store(lse + token[:, None] * H + h[None, :], norm, mask=where)
     made += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
     unit = _unit(made * by_copies, inside, eps, H * d)
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)

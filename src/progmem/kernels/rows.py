@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.norm_rows import Normed, sum_and_norm
-from progmem.kernels.row_parts import row_of, rows_at, tile
+from progmem.kernels.row_parts import divided, row_of, rows_at, tile
 
 ROWS = 4  # of a program
 COLUMNS = 128
@@ -92,8 +92,9 @@ def _norm(
     SEGMENT: tl.constexpr,
 ):  # fmt: skip
     r, c, _, cell = tile(count, D, D_, ROWS)
-    b, within = (first + r) // series, (first + r) % series
-    row = b * xb + within // W * xn + within % W * xt
+    b, within = divided(first + r, series)
+    w, j = divided(within, W)
+    row = b * xb + w * xn + j * xt
     value = rows_at(x, row[:, None] + c[None, :], cell)
     made, _, _ = sum_and_norm(
         value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT

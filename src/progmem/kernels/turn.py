@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.row_parts import divided
+
 ROWS = 8  # of a program
 
 
@@ -48,16 +50,17 @@ def _run(x: Tensor, cos: Tensor, sin: Tensor, way: float) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R", "N"])
 def _turn(
     x, xb, xn, xh, xt, out, cos, sin, way, R, N,
     T: tl.constexpr, H: tl.constexpr, half: tl.constexpr,
     H_: tl.constexpr, half_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    t, w = r % T, r // T
+    window, t = divided(r, T)
+    series, w = divided(window, N)
     h, e = tl.arange(0, H_), tl.arange(0, half_)
-    row = (w // N) * xb + (w % N) * xn + t * xt
+    row = series * xb + w * xn + t * xt
     cell = (r < R)[:, None, None] & (h < H)[None, :, None] & (e < half)[None, None, :]
     at = x + row[:, None, None] + h[None, :, None] * xh + e[None, None, :]
     a = tl.load(at, mask=cell, other=0.0).to(tl.float32)

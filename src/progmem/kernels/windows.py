@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.row_parts import divided
+
 TOKENS = 4  # of a program
 
 
@@ -47,8 +49,8 @@ def _fold(
     back, out, total, K, N, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     D: tl.constexpr, D_: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    b, t = (token // K).to(tl.int64), token % K
+    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    b, t = divided(token, K)
     c = tl.arange(0, D_)
     made = tl.zeros((TOKENS, D_), tl.float32)
     for r in tl.static_range(O):
@@ -58,5 +60,5 @@ def _fold(
         row = (b * N + w) * W + j
         made += tl.load(back + row[:, None] * D + c[None, :], mask=where, other=0.0).to(tl.float32)
     where = (token < total)[:, None] & (c < D)[None, :]
-    at = out + token.to(tl.int64)[:, None] * D + c[None, :]
+    at = out + token[:, None] * D + c[None, :]
     tl.store(at, made.to(out.dtype.element_ty), mask=where)
