@@ -100,6 +100,15 @@ def test_gaps_are_left_out_of_what_is_learnt_and_predictions_stay_finite():
     assert (found["0"] - whole["0"]).abs().max() < 1
 
 
+def test_a_column_that_never_varied_is_not_scaled_by_a_rounding():
+    values = np.full(T, 0.1)
+    values[-1] = 0.2
+    forecaster = fitted(values)
+    assert forecaster.scale.tolist() == [1.0] and forecaster.mean != 0.1
+    assert forecaster.estimate(1).last_value.mse == pytest.approx(0.01 / 59)
+    assert forecaster.predict(2)["value"].to_numpy() == pytest.approx(0.1, abs=0.01)
+
+
 def test_masked_values_are_missing():
     values = daily_waves(T)
     hidden = np.arange(T) % 7 == 3
