@@ -329,7 +329,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("x.npy --y y.npy finetune.validation=0.99", "a class is left without any to learn from"),
         ("x.npy --y y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
         ("x.npy --y y.npy loss.icl=1", "unknown setting 'loss'"),
-        ("x.npy --y y.npy --result r.csv", "-o must name the .json file to write, got r.csv"),
+        ("x.npy --y y.npy --result r.csv", "--result must name the .json file to write, got r."),
     ],
 )
 def test_bad_use_gives_one_line_and_changes_nothing(

@@ -225,7 +225,8 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
     # on a GPU other batches round otherwise, and a ridge makes much of it
     rtol = 1e-3 if torch.cuda.is_available() else 1e-5
     pd.testing.assert_frame_equal(again, first, rtol=rtol)
-    assert main([*command, "--padding", "30"]) == 0
+    (own / "LOAD.CSV").write_bytes((own / "load.csv").read_bytes())
+    assert main(["probe", "forecast", "model", "LOAD.CSV", *command[4:], "--padding", "30"]) == 0
     assert sorted(p.name for p in own.iterdir() if p.suffix == ".json") == []
 
 
@@ -237,6 +238,7 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
         ("load.csv --horizon 3 -o x.json", "-o is for the scores of a set"),
         ("load.csv --horizon 3 --predict x.txt", "--predict must name the .csv file to write, got"),
         ("load.csv --horizon 3 --predict no/x.csv", "there is no folder no to write x.csv into"),
+        ("load.csv --horizon 3 --predict model/../load.csv", "load.csv is what is read, and would"),
         (
             "load.csv --horizon 90",
             "horizon 90 does not fit into the train part of the series: of 2",
@@ -257,3 +259,4 @@ def test_bad_use_of_the_command_gives_one_line(arguments, message, own, capsys):
     assert main(["probe", "forecast", "model", *arguments.split()]) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1, printed
+    assert len((own / "load.csv").read_text().splitlines()) == T + 1

@@ -61,7 +61,7 @@ def finetune(
     The scores are written to ``out``/result.json, and to ``result`` where that is given.
     """
     if result is not None:
-        check_result_file(result)
+        check_result_file(result, "--result")
     data = source if isinstance(source, Labelled) else open_labelled(source, y, data_dir, split)
     options = cfg.finetune
     parts = choose_parts(
