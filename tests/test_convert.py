@@ -133,6 +133,16 @@ def test_a_set_of_the_ucr_archive_is_the_same_in_each_plain_form(tmp_path):
     assert len(hashes) == 1 and len(set(hashes.pop())) == 1  # each form, and what was written
 
 
+def test_a_set_that_is_there_twice_is_taken_whole_from_the_folder_nearest_the_top(tmp_path):
+    texts = {"A/A_TRAIN.tsv": "\ufeff1\t5\n2\t5\n", "A/A_TEST.tsv": "1\t5\n"}
+    texts |= {f"0 mended/{k}": v.replace("5", "6") for k, v in texts.items()}
+    texts |= {"A_TEST.tsv": "1\t7\n"}  # nearer, but not whole
+    convert(made.zipped(tmp_path / "a.zip", texts), tmp_path)
+    found = read_npz(tmp_path / "A.npz")
+    assert found["X_train"].ravel().tolist() == [5, 5] and found["X_test"].ravel().tolist() == [5]
+    assert found["classes"].tolist() == [1, 2]  # not the mark that a text may begin with
+
+
 def test_sets_of_several_channels_and_unequal_lengths_keep_both(tmp_path):
     pytest.importorskip("aeon")
     x = [RNG.normal(size=(3, length)).astype(np.float32) for length in (7, 5, 9, 9)]

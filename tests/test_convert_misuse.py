@@ -64,6 +64,12 @@ def without_line(text, number):
         (TSV | {"A_TRAIN.tsv": "1\t2\t3\n1\t2\n"},
          "A_TRAIN.tsv in .* is ragged: line 2 has 2 values, the first 3"),
         (TSV | {"A_TRAIN.tsv": "1\t2\tx\n"}, "A_TRAIN.tsv in .* must hold numbers: could not conv"),
+        (TSV | {"A_TRAIN.tsv": "1\t2\t\t3\n1\t\t2\t3\n"},
+         "A_TRAIN.tsv in .* has an empty cell in line 1; missing is NaN"),
+        ({f"{folder}/{k}": v for folder in "ab" for k, v in TSV.items()},
+         "a.zip has a/A_TRAIN.tsv and b/A_TRAIN.tsv: which is meant. Give its folder"),
+        ({"a/A_TRAIN.tsv": "1\t2\n", "b/A_TRAIN.tsv": "1\t2\n", "c/A_TEST.tsv": "1\t2\n"},
+         "a.zip has a/A_TRAIN.tsv and b/A_TRAIN.tsv: which is meant. Give its folder"),
         (TSV | {"A_TEST.tsv": ""}, "A_TEST.tsv in .* is empty"),
         (TSV | {"A_TEST.tsv": "1\n"}, "A_TEST.tsv must have a label and values in each row"),
         ({"A_TRAIN.tsv": "1\t2\n", "A_TEST.txt": "1 2\n"},
@@ -151,6 +157,9 @@ def test_bad_use_of_the_command_is_one_line(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == (
         "progmem: give the folder to write to with -o or in PROGMEM_DATA\n"
     )
+    (tmp_path / "file").touch()
+    assert main(["data", "convert", str(tmp_path / "a.zip"), "-o", str(tmp_path / "file")]) == 2
+    assert "file is a file; give the folder to write to\n" in capsys.readouterr().err
     with pytest.raises(SystemExit) as stopped:
         main(["data", "convrt"])
     assert stopped.value.code == 2 and "invalid choice: 'convrt'" in capsys.readouterr().err

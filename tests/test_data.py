@@ -100,6 +100,14 @@ def test_statistics_are_those_of_the_recordings():
     np.testing.assert_allclose(model.stats.scale, np.nanstd(everything, 0), rtol=1e-10)
 
 
+def test_a_channel_that_never_varies_has_scale_1_though_its_mean_is_rounded():
+    recordings = [Recording(str(i), np.tile([0.1, i, np.nan], (300, 1))) for i in range(2)]
+    stats = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny")).stats
+    Rows(recordings, small_config().data).set_statistics(stats)
+    assert stats.scale.tolist() == [1.0, 0.5, 1.0]
+    assert stats.mean[0] != 0.1 and stats.mean[0] == pytest.approx(0.1)
+
+
 def test_inf_in_a_recording_is_named_before_training():
     recordings = made_recordings()
     recordings[4].values[7, 1] = np.inf

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from forecast_setup import hours
 
-from progmem.data.dates import COVARIATES, next_dates, regular_dates, time_covariates
+from progmem.data.dates import COVARIATES, next_dates, regular_dates, step_of, time_covariates
 from progmem.data.recordings import read_recordings
 from progmem.errors import InputError
 
@@ -41,6 +41,17 @@ def test_hours_across_a_clock_change_are_regular():
     assert time_covariates(index)[24:27, 1].tolist() == [0, 1, 3]
 
 
+@pytest.mark.parametrize("days", [1, 7])
+def test_days_keep_their_hour_when_the_clock_changes_later(days):
+    """Whether or not there was a change in the series."""
+    whole = pd.date_range("2023-03-01", "2024-05-01", freq=f"{days}D", tz="Europe/Oslo")
+    before = whole[(whole > "2023-11-01") & (whole < "2024-03-30")]
+    both = whole[whole < "2024-03-30"]
+    assert step_of(regular_dates(before, len(before))) == step_of(regular_dates(both, len(both)))
+    for index in (before, both):
+        assert next_dates(index, 4).tolist() == whole[len(both) : len(both) + 4].tolist()
+
+
 @pytest.mark.parametrize(
     "dates, message",
     [
@@ -55,6 +66,8 @@ def test_hours_across_a_clock_change_are_regular():
         (["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"] * 15, "in several offsets from UTC"),
         (["31.5.2024"] * 30, r"31\.5\.2024 is not ISO8601 format\.$"),
         ([*hours(29), None], "the date of row 29 is missing"),
+        (np.array(hours(30))[:, None], "dates must be a list or a column, one a sample, got"),
+        (pd.Timestamp("2024"), "dates must be a list or a column, .* got 2024-01-01 00:00:00"),
         (hours(29), "give one date a sample: 30 samples, 29 dates"),
     ],
 )  # fmt: skip

@@ -198,6 +198,8 @@ def test_views_are_shown_and_are_new_every_step(kind):
 def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_path):
     classifier, _ = finetune(made(), tmp_path / "run", config(), say=None)
     again = Classifier.load(tmp_path / "run")
+    with pytest.raises(InputError, match="series 1 has no observed value; leave it out"):
+        again.predict([np.zeros((60, 2)), np.full((60, 2), np.nan)])
     x = made().test
     np.testing.assert_allclose(again.scores(x), classifier.scores(x), atol=1e-6)
     finetune(made(), tmp_path / "other", config("train.seed=1"), say=None)

@@ -26,6 +26,9 @@ def files(tmp_path, monkeypatch):
     np.save("x.npy", x)
     np.save("y.npy", y)
     np.save("one.npy", np.ones(24))
+    np.save("names.npy", np.where(y, "slow", "fast"))
+    np.save("rare.npy", np.where(np.arange(24) == 9, "rare", np.where(y, "slow", "fast")))
+    np.save("lost.npy", np.where(np.arange(24)[:, None, None] == 3, np.nan, x))
     np.save("wide.npy", np.zeros((24, 60, 3)))
     np.save("short.npy", np.zeros((24, 3, 2)))
     np.save("inf.npy", np.where(np.arange(24 * 120).reshape(24, 60, 2) == 7, np.inf, x))
@@ -69,6 +72,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("x.npy", "x.npy has no labels; give them with --y"),
         ("x.npy --y one.npy", "classification needs at least two classes in y, got 1"),
         ("x.npy --y y.npy --labels 13", "class 0 has 12 series, 13 labels were asked"),
+        ("x.npy --y names.npy --labels 13", "class fast has 12 series, 13 labels were asked"),
         ("x.npy --y y.npy --labels few", "finetune.labels must be all, a share such as 5%"),
         ("x.npy --y y.npy --labels 0%", "finetune.labels must be all, a share such as 5%"),
         ("x.npy --y y.npy --split validation", "split is for data sets by name"),
@@ -76,6 +80,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("gone.npy --y y.npy", "there is no gone.npy"),
         ("Waffer", "there is no file or folder Waffer; unknown data set 'Waffer'; did you mean"),
         ("HAR --y y.npy", "--y is for own series; HAR has labels of its own"),
+        ("Electricity --y y.npy", "Electricity has no labels; those that have"),
         ("Electricity", "Electricity has no labels; those that have"),
         ("inf.npy --y y.npy", "channel 1 is inf; mark missing values by NaN"),
         ("inf.npy --y y.npy finetune.validation=0.9", "inf.0, sample 3, channel 1 is inf"),
@@ -86,10 +91,18 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("x.npy --y y.npy --from RUN finetune.encoder=vanilla", "is trained from scratch"),
         ("x.npy --y y.npy finetune.encoder=lstm", "must be one of pmt, vanilla, got 'lstm'"),
         ("x.npy --y y.npy finetune.only_head=2", "finetune.only_head must be true or false"),
-        ("x.npy --y y.npy finetune.validation=0.99", "a class is left without any to learn from"),
+        (
+            "x.npy --y y.npy finetune.validation=0.99",
+            "none of class 0, which has 12, is left to le",
+        ),
+        (
+            "x.npy --y rare.npy finetune.validation=0.1",
+            "is left to learn from; leave the class out",
+        ),
+        ("lost.npy --y y.npy", "series 3 has no observed value; leave it out"),
         ("x.npy --y y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
         ("x.npy --y y.npy loss.icl=1", "unknown setting 'loss'"),
-        ("x.npy --y y.npy --result r.csv", "-o must name the .json file to write, got r.csv"),
+        ("x.npy --y y.npy --result r.csv", "--result must name the .json file to write, got r."),
     ],
 )
 def test_bad_use_gives_one_line_and_changes_nothing(
@@ -156,7 +169,7 @@ def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
 def test_a_label_that_is_alone_in_its_class_is_refused_where_it_would_be_held_out():
     data = made()
     alone = np.where(np.arange(40) == 0, 0, 1)
-    with pytest.raises(InputError, match="a class is left without any to learn from"):
+    with pytest.raises(InputError, match="none of class slow, which has 1, is left to learn"):
         choose_parts(data._replace(y=alone), labels="all", label_seed=0, validation=0.2)
 
 

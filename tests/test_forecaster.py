@@ -100,6 +100,15 @@ def test_gaps_are_left_out_of_what_is_learnt_and_predictions_stay_finite():
     assert (found["0"] - whole["0"]).abs().max() < 1
 
 
+def test_a_column_that_never_varied_is_not_scaled_by_a_rounding():
+    values = np.full(T, 0.1)
+    values[-1] = 0.2
+    forecaster = fitted(values)
+    assert forecaster.scale.tolist() == [1.0] and forecaster.mean != 0.1
+    assert forecaster.estimate(1).last_value.mse == pytest.approx(0.01 / 59)
+    assert forecaster.predict(2)["value"].to_numpy() == pytest.approx(0.1, abs=0.01)
+
+
 def test_masked_values_are_missing():
     values = daily_waves(T)
     hidden = np.arange(T) % 7 == 3
@@ -152,6 +161,38 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
         progmem.Forecaster.load(tmp_path / "other", model)
 
 
+def test_numbers_of_numpy_are_kept_as_others_are(tmp_path):
+    model, values = small_model(8), daily_waves(T)
+    share, levels = np.float32(0.25), np.array([0.25, 0.75], dtype=np.float32)
+    forecaster = progmem.Forecaster(
+        model, padding=np.int64(P), validation=share, quantiles=levels
+    ).fit(values, hours(T))
+    expected = forecaster.predict(np.int64(4))
+    forecaster.save(tmp_path / "kept")
+    again = progmem.Forecaster.load(tmp_path / "kept", model).predict(4, values, hours(T))
+    pd.testing.assert_frame_equal(again, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x.requires_grad_(), lambda x: x.float(), lambda x: x.bfloat16()]
+)
+def test_tensors_of_any_kind_are_series(change):
+    values = torch.tensor(daily_waves(T)).bfloat16().double()
+    expected = fitted(values.numpy()).predict(3)
+    pd.testing.assert_frame_equal(fitted(change(values)).predict(3), expected)
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    forecaster = fitted(daily_waves(T))
+    expected = forecaster.predict(3)
+    with pytest.raises(InputError, match="no value in the training part"):
+        forecaster.fit(np.full((T, 2), np.nan), hours(T, "2030-01-01"))
+    forecaster.encoder.encode = lambda x: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        forecaster.fit(daily_waves(T, 2), hours(T, "2030-01-01"))
+    pd.testing.assert_frame_equal(forecaster.predict(3), expected)
+
+
 GAP = daily_waves(T)
 GAP[100:] = np.nan
 
@@ -176,6 +217,12 @@ GAP[100:] = np.nan
         (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),
         (daily_waves(T), hours(T), {"validation": 1.0}, "validation must be a share between 0 and"),
         (daily_waves(T), hours(T), {"quantiles": [10]}, "quantiles must lie between 0 and 1"),
+        (daily_waves(T), hours(T), {"quantiles": 0.5}, "quantiles must lie between 0 and 1, got 0"),
+        (daily_waves(T), hours(T), {"quantiles": ["half"]}, "quantiles must lie between 0 and 1"),
+        (daily_waves(T), hours(T), {"quantiles": [0.1, 0.1]}, "two columns 'value 10%', one of th"),
+        (pd.DataFrame(daily_waves(T, 2), columns=["a", "a 90%"]), hours(T), {},
+         "two columns 'a 90%', one of them a quantile"),
+        (daily_waves(T), hours(T), {"validation": "0.2"}, "validation must be a share between 0 a"),
         (daily_waves(T), hours(T), {"padding": 0}, "padding must be a whole number from 1 up"),
         (daily_waves(T, 3), hours(T), {"encoder": small_model(8)},
          "the series has 3 columns; the model has 8 channels, which is neither 3 nor, with 7"),
@@ -216,7 +263,8 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
     # on a GPU other batches round otherwise, and a ridge makes much of it
     rtol = 1e-3 if torch.cuda.is_available() else 1e-5
     pd.testing.assert_frame_equal(again, first, rtol=rtol)
-    assert main([*command, "--padding", "30"]) == 0
+    (own / "LOAD.CSV").write_bytes((own / "load.csv").read_bytes())
+    assert main(["probe", "forecast", "model", "LOAD.CSV", *command[4:], "--padding", "30"]) == 0
     assert sorted(p.name for p in own.iterdir() if p.suffix == ".json") == []
 
 
@@ -228,6 +276,7 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
         ("load.csv --horizon 3 -o x.json", "-o is for the scores of a set"),
         ("load.csv --horizon 3 --predict x.txt", "--predict must name the .csv file to write, got"),
         ("load.csv --horizon 3 --predict no/x.csv", "there is no folder no to write x.csv into"),
+        ("load.csv --horizon 3 --predict model/../load.csv", "load.csv is what is read, and would"),
         (
             "load.csv --horizon 90",
             "horizon 90 does not fit into the train part of the series: of 2",
@@ -248,3 +297,4 @@ def test_bad_use_of_the_command_gives_one_line(arguments, message, own, capsys):
     assert main(["probe", "forecast", "model", *arguments.split()]) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1, printed
+    assert len((own / "load.csv").read_text().splitlines()) == T + 1

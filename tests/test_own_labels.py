@@ -109,6 +109,10 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("--x x.npy --y y.npy --predict new.npy -o p", "-o must name the .csv file to write"),
         ("--x x.npy --y y.npy --predict new.npy -o no/p.csv", "there is no folder no to write"),
         ("--x x.npy --y y.npy --predict new.npy -o d.csv", "d.csv is a folder; name the file"),
+        (
+            "--x x.npy --y bad.csv --predict new.npy -o bad.csv",
+            "bad.csv is what is read, and would",
+        ),
         ("--x x.npy --y y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
         ("--x x.npy --y y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
         ("--x x.npy --y y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),

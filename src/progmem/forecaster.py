@@ -3,7 +3,7 @@
 Shapes: T samples, C channels an encoder sees, F columns, H horizon, q quantiles, n samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,7 @@ from progmem.data.forecast_sets import ForecastData, moments
 from progmem.data.own_series import Dated, take
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.fields import is_real
 from progmem.model.inputs import check_count
 from progmem.probes.forecast import Known, futures, samples
 from progmem.probes.ridge import Errors, Ridge, choose, errors, ridge_path
@@ -63,12 +64,14 @@ class Forecaster:
         quantiles: Sequence[float] = (0.1, 0.5, 0.9),
     ) -> None:
         check_count("padding", padding)
-        if not 0 < validation < 1:
+        if not is_real(validation) or not 0 < validation < 1:
             raise InputError(f"validation must be a share between 0 and 1, got {validation!r}")
-        if not all(0 < q < 1 for q in quantiles):
-            raise InputError(f"quantiles must lie between 0 and 1, got {list(quantiles)}")
-        self.encoder, self.padding, self.validation = encoder, padding, validation
-        self.quantiles = tuple(quantiles)
+        if not isinstance(quantiles, Iterable) or not all(
+            is_real(q) and 0 < q < 1 for q in quantiles
+        ):
+            raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
+        self.encoder, self.padding, self.validation = encoder, int(padding), float(validation)
+        self.quantiles = tuple(map(float, quantiles))
         self.fitted: dict[int, Fitted] = {}
         self.data: ForecastData | None = None
 
@@ -85,16 +88,22 @@ class Forecaster:
                 f"a training part of {end} samples holds no window of {self.padding + 1} with one "
                 "to predict; give a longer series or a smaller padding"
             )
-        self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
-        self.mean, self.scale = moments(taken.values[:end], taken.columns)
+        names = self._names(taken.columns)
+        twice = [name for i, name in enumerate(names) if name in names[:i]]
+        if twice:
+            raise InputError(
+                f"predictions would have two columns {twice[0]!r}, one of them a quantile; give "
+                "quantiles once, or rename the column"
+            )
+        mean, scale = moments(taken.values[:end], taken.columns)
         bounds = {"train": (0, end), "validation": (end, T)}
         x = self._seen(taken)[None]  # (1, T, C)
-        target = ((taken.values - self.mean) / self.scale)[None]
-        self.data = ForecastData(
-            "the series", x, target, self.mean[None], self.scale[None], self.columns, bounds
-        )
+        target = ((taken.values - mean) / scale)[None]
+        data = ForecastData("the series", x, target, mean[None], scale[None], taken.columns, bounds)
         everything = Places(np.zeros(T - self.padding, dtype=np.int64), np.arange(self.padding, T))
-        self.known = Known(self.encoder, self.data, [everything], self.padding)
+        self.known = Known(self.encoder, data, [everything], self.padding)
+        self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
+        self.mean, self.scale, self.data = mean, scale, data
         self.target = torch.as_tensor(target, device=device_of(self.encoder))
         self.fitted = {}
         return self
@@ -134,13 +143,9 @@ class Forecaster:
         centre = known.ridge.predict(feature)  # (1, H * F)
         scaled = torch.cat([centre, centre + known.spread]).reshape(-1, horizon, F).cpu().numpy()
         found = scaled * self.scale + self.mean  # (1+q, H, F)
-        kinds = ["", *(f" {100 * q:g}%" for q in self.quantiles)]
-        table = {
-            f"{column}{kind}": found[k, :, f]
-            for f, column in enumerate(self.columns)
-            for k, kind in enumerate(kinds)
-        }
-        return pd.DataFrame(table, index=next_dates(index, horizon).rename("date"))
+        table = found.transpose(1, 2, 0).reshape(horizon, -1)
+        following = next_dates(index, horizon).rename("date")
+        return pd.DataFrame(table, index=following, columns=self._names(self.columns))
 
     def estimate(self, horizon: int) -> Estimate:
         """How far off predictions of the validation part are; the penalty was chosen on it."""
@@ -157,6 +162,7 @@ class Forecaster:
     def _known(self, horizon: int) -> Fitted:
         """The ridge of a horizon, fitted when it is first asked for."""
         check_count("horizon", horizon)
+        horizon = int(horizon)
         if horizon in self.fitted:
             return self.fitted[horizon]
         if self.data is None:
@@ -178,6 +184,11 @@ class Forecaster:
         if not bool((~y.isnan()).any()):
             raise InputError(f"nothing is observed in the {part} part {horizon} samples ahead")
         return self.known.at(places), y, places
+
+    def _names(self, columns: Sequence[str]) -> list[str]:
+        """Of a prediction's columns: each of the series', then its quantiles."""
+        kinds = ["", *(f" {100 * q:g}%" for q in self.quantiles)]
+        return [f"{column}{kind}" for column in columns for kind in kinds]
 
     def _seen(self, taken: Dated) -> np.ndarray:
         """What the encoder sees, (T, C)."""

@@ -38,6 +38,8 @@ def convert(
     folder = folder_of(out)
     if folder is None:
         raise InputError(f"give the folder to write to with -o or in {VARIABLE}")
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give the folder to write to")
     try:
         with open_archive(Path(archive)) as opened:
             name, converter = _choose(opened, name)

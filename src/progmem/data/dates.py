@@ -31,6 +31,8 @@ def read_dates(dates: Any) -> "pd.DatetimeIndex":
     """``dates``, texts or whatever else tells them, as an index."""
     import pandas as pd
 
+    if getattr(dates, "ndim", 1) != 1 or not hasattr(dates, "__iter__"):
+        raise InputError(f"dates must be a list or a column, one a sample, got {dates!s:.80}")
     kind = getattr(dates, "dtype", None)
     if kind is None:
         dates = list(dates)
@@ -71,7 +73,7 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
         raise InputError(
             f"dates must increase: row {row}, {index[row]}, is not after {index[row - 1]}"
         )
-    if (steps == steps[0]).all() or pd.infer_freq(index) is not None:
+    if _step(index) is not None:
         return index
     usual = np.sort(steps)[(len(steps) - 1) // 2]
     row = int(np.argmax(steps != usual)) + 1
@@ -99,10 +101,22 @@ def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 def step_of(index: "pd.DatetimeIndex") -> "pd.Timedelta | str":
     """The step between regular dates, or pandas' name of the rule they follow."""
+    step = _step(index)
+    assert step is not None
+    return step
+
+
+def _step(index: "pd.DatetimeIndex") -> "pd.Timedelta | str | None":
+    """As `step_of`; None where dates are not regular."""
     import pandas as pd
 
+    if index.tz is not None:  # a day is one on the clock, also if that is put forward meanwhile
+        shown = index.tz_localize(None)
+        step = shown[1] - shown[0]
+        if step == pd.Timedelta(days=step.days) and bool((shown[1:] - shown[:-1] == step).all()):
+            return f"{step.days}D"
     steps = np.diff(index.asi8)
-    return index[1] - index[0] if (steps == steps[0]).all() else str(pd.infer_freq(index))
+    return index[1] - index[0] if (steps == steps[0]).all() else pd.infer_freq(index)
 
 
 def next_dates(index: "pd.DatetimeIndex", count: int) -> "pd.DatetimeIndex":

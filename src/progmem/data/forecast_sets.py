@@ -89,11 +89,12 @@ def as_forecast(series: DatedSeries, name: str, form: str) -> ForecastData:
 
 
 def moments(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (F,) of what is observed of (T, F); 1 where that is 0."""
+    """Mean and standard deviation (F,) of what is observed of (T, F); 1 where nothing varies."""
     seen = np.isfinite(values).any(0)
     if not seen.all():
         raise InputError(
             f"column {columns[int(np.argmin(seen))]} has no value in the training part"
         )
     mean, scale = np.nanmean(values, 0), np.nanstd(values, 0)
-    return mean, np.where(scale > 0, scale, 1.0)
+    varies = (np.nanmin(values, 0) < np.nanmax(values, 0)) & (scale > 0)
+    return mean, np.where(varies, scale, 1.0)  # of equal values a mean is off by a rounding

@@ -12,7 +12,7 @@ import numpy as np
 from progmem.data.label_files import labels_for
 from progmem.data.labels import check_labels, draw_labels, known_labels, parse_amount
 from progmem.data.recordings import Recording, read_recordings
-from progmem.data.registry import FILES, check_name, load_labelled
+from progmem.data.registry import FILES, LABELLED, check_name, load_labelled
 from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
 
@@ -54,7 +54,7 @@ def open_labelled(
 ) -> Labelled:
     """A data set by name with its split, or own series with the file of their labels."""
     if str(source) in FILES:
-        if y is not None:
+        if y is not None and str(source) in LABELLED:
             raise InputError(f"--y is for own series; {source} has labels of its own")
         return Labelled.of_set(load_labelled(str(source), data_dir, split=split))
     path = Path(source)
@@ -83,14 +83,18 @@ def choose_parts(data: Labelled, *, labels: str, label_seed: int, validation: fl
     if validation:
         held[_hold_out(data, validation, label_seed)] = True
     known = rows[~held]
-    if len(np.unique(data.y[known])) < len(np.unique(data.y)):
+    lost = np.setdiff1d(data.y, data.y[known])
+    if len(lost):
+        name, count = data.classes[lost[0]], int((data.y == lost[0]).sum())
         raise InputError(
-            f"with {validation:g} of the rows held out a class is left without any to learn from; "
-            "set a smaller finetune.validation"
+            f"with {validation:g} of the rows held out none of class {name}, which has {count}, is "
+            "left to learn from; "
+            + ("leave the class out" if count == 1 else "set a smaller finetune.validation")
         )
     learnt = known
     if labels != "all":
-        learnt = known[draw_labels(data.y[known], parse_amount(labels), label_seed)]
+        drawn = draw_labels(data.y[known], parse_amount(labels), label_seed, classes=data.classes)
+        learnt = known[drawn]
     return Parts(known, learnt, rows[held])
 
 

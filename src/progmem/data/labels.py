@@ -3,6 +3,7 @@
 Shapes: B series.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ from progmem.errors import InputError
 Amount = int | float
 
 
-def draw_labels(y: np.ndarray, amount: Amount, seed: int) -> np.ndarray:
+def draw_labels(
+    y: np.ndarray, amount: Amount, seed: int, *, classes: Sequence[str] = ()
+) -> np.ndarray:
     """Rows to be labelled, class by class.
 
     ``amount`` is a share of each class (a float up to 1.0), at least one series, or a number a
-    class (an int). One seed gives nested draws: fewer are in more.
+    class (an int). One seed gives nested draws: fewer are in more. ``classes`` are what users call
+    the numbers in ``y``.
     """
     rng = np.random.default_rng(seed)
     chosen = []
@@ -24,7 +28,8 @@ def draw_labels(y: np.ndarray, amount: Amount, seed: int) -> np.ndarray:
         rows = rng.permutation(np.flatnonzero(y == label))
         count = amount if isinstance(amount, int) else max(1, round(amount * len(rows)))
         if not 1 <= count <= len(rows):
-            raise InputError(f"class {label} has {len(rows)} series, {count} labels were asked")
+            name = classes[label] if classes else label
+            raise InputError(f"class {name} has {len(rows)} series, {count} labels were asked")
         chosen.append(rows[:count])
     return np.concatenate(chosen)
 

@@ -6,6 +6,7 @@ Shapes: T samples, F columns.
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from progmem.data.dates import regular_dates
 from progmem.errors import InputError
@@ -30,7 +31,10 @@ def take(series: Any, dates: Any = None) -> Dated:
     if isinstance(series, pd.Series):
         series = series.to_frame("value" if series.name is None else series.name)
     if not isinstance(series, pd.DataFrame):
-        array = np.asarray(as_array(series, "a series"))
+        array = as_array(series, "a series")
+        if isinstance(array, Tensor):
+            array = array.detach().cpu()
+            array = (array.double() if array.is_floating_point() else array).numpy()
         if array.ndim not in (1, 2):
             raise InputError(f"a series must be (time,) or (time, columns), got {array.shape}")
         array = array[:, None] if array.ndim == 1 else array

@@ -60,17 +60,24 @@ class Rows:
         return int(self.recordings[0].values.shape[1])
 
     def set_statistics(self, stats: ChannelStats) -> None:
-        """Mean and standard deviation of each channel over all recordings, float64."""
+        """Mean and standard deviation of each channel over all recordings, float64.
+
+        Where nothing varies the second is 1: of equal values a mean is off by a rounding, and their
+        distance from it is no scale.
+        """
         count, total, square = (np.zeros(self.channels) for _ in range(3))
+        low, high = np.full(self.channels, np.inf), np.full(self.channels, -np.inf)
         for values in pieces(self.recordings):
             count += np.isfinite(values).sum(0)
             total += np.nansum(values, 0)
+            low, high = np.fmin(low, np.fmin.reduce(values)), np.fmax(high, np.fmax.reduce(values))
         mean = total / np.maximum(count, 1)
         for values in pieces(self.recordings):
             square += np.nansum((values - mean) ** 2, 0)
         scale = np.sqrt(square / np.maximum(count, 1))
         stats.mean.copy_(torch.from_numpy(mean))
-        stats.scale.copy_(torch.from_numpy(np.where(scale > 0, scale, 1.0)))
+        varies = (low < high) & (scale > 0)
+        stats.scale.copy_(torch.from_numpy(np.where(varies, scale, 1.0)))
 
     def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
         """The rows, padded to the longest, normalised as the model does."""

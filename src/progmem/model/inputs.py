@@ -128,21 +128,24 @@ class Series:
                 yield rows[first : first + size]
 
     def own_moments(self, rows: Sequence[int], piece: int = 2**20) -> Moments:
-        """Mean and standard deviation of each series, over what is observed; 1 where that is 0."""
+        """Mean and standard deviation of each series, over what is observed; 1 if none varies."""
         count: Any = 0
         total: Any = 0
         square: Any = 0
+        low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
         length = max(self.lengths[row] for row in rows)
         pieces = [(start, min(start + piece, length)) for start in range(0, length, piece)]
         for start, stop in pieces:
             values = self.cut(rows, start, stop)
             count = count + (~values.isnan()).sum(1, keepdim=True)
             total = total + values.nansum(1, keepdim=True)
+            low = values.nan_to_num(torch.inf).amin(1, keepdim=True).minimum(low)
+            high = values.nan_to_num(-torch.inf).amax(1, keepdim=True).maximum(high)
         mean = total / count.clamp(min=1)  # (B, 1, C)
         for start, stop in pieces:
             square = square + (self.cut(rows, start, stop) - mean).square().nansum(1, keepdim=True)
         scale = (square / count.clamp(min=1)).sqrt()
-        return Moments(mean, torch.where(scale > 0, scale, 1.0))
+        return Moments(mean, torch.where((low < high) & (scale > 0), scale, 1.0))
 
     def cut(self, rows: Sequence[int], start: int, stop: int) -> Tensor:
         """Samples ``start`` to ``stop`` of some series, float64, NaN past a series' end."""

@@ -97,7 +97,7 @@ def label_series(
     suffix = ".skops" if new is None else ".csv"
     if out is None or out.suffix != suffix:
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
-    check_output(out)
+    check_output(out, x, y, new)
     model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
     others = None if new is None else read_recordings(new)
     if others is not None:
@@ -144,16 +144,18 @@ def check_unseen(model_folder: Path, name: str, split: str) -> None:
         )
 
 
-def check_result_file(path: Path) -> None:
+def check_result_file(path: Path, option: str = "-o") -> None:
     """Refuse a result file that cannot be written; folders above it are made."""
     if path.suffix != ".json":
-        raise InputError(f"-o must name the .json file to write, got {path}")
+        raise InputError(f"{option} must name the .json file to write, got {path}")
     if path.parent.exists():
         check_output(path)
 
 
-def check_output(path: Path) -> None:
-    """Refuse what cannot be written, before the work is done."""
+def check_output(path: Path, *read: Path | None) -> None:
+    """Refuse what cannot be written, or is one of the files ``read``, before the work is done."""
+    if any(file is not None and path.resolve() == file.resolve() for file in read):
+        raise InputError(f"{path} is what is read, and would be written over; name another file")
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file to write")
     if not path.parent.is_dir():

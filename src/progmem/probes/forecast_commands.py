@@ -99,7 +99,7 @@ def forecast_series(
     if out is not None:
         if out.suffix != ".csv":
             raise InputError(f"--predict must name the .csv file to write, got {out}")
-        check_output(out)
+        check_output(out, Path(source))
     table = read_table(source, data_dir)
     model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
     if kept is not None:
@@ -132,7 +132,7 @@ def read_table(source: str, data_dir: Path | None) -> "pd.DataFrame":
         table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
         return table if VARIANTS[source].form != "target" else table[[series.target]]
     path = Path(source)
-    if path.suffix != ".csv":
+    if path.suffix.lower() != ".csv":
         raise InputError(f"give a .csv file with a column date, or one of {', '.join(VARIANTS)}; "
                          f"got {source}")  # fmt: skip
     if not path.is_file():

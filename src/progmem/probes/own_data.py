@@ -15,9 +15,8 @@ from progmem.data.labels import check_labels, known_labels
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.files import write_file
-from progmem.model.inputs import as_float64
 from progmem.model.saving import weights_sha256
-from progmem.probes.pooling import pool
+from progmem.probes.pooling import check_observed, pool
 from progmem.probes.svm import FOLDS, HEADS, fit_svm
 
 FORMAT = "progmem probe 1"
@@ -82,9 +81,7 @@ class LabelProbe:
         return Prediction(self.machine.classes_[values.argmax(1)], two[:, 1] - two[:, 0])
 
     def _features(self, x: Any) -> np.ndarray:
-        for i, series in enumerate(x):
-            if bool(as_float64(series).isnan().all()):
-                raise InputError(f"series {i} has no observed value; leave it out")
+        check_observed(x)
         found = pool(self.encoder, x, [self.pooling])
         if self.pooling not in found:
             raise InputError(f"{self.pooling} needs an encoder with a memory; this one has none")

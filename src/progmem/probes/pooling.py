@@ -12,6 +12,7 @@ from torch import Tensor
 
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
+from progmem.model.inputs import as_float64
 
 AT_ONCE = 2**17  # samples; what is not pooled yet is kept for no more than these
 
@@ -77,6 +78,13 @@ def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndar
             if name != "mean_memory" or z.memory is not None:
                 found.setdefault(name, []).append(POOLINGS[name](z).float().cpu().numpy())
     return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def check_observed(x: Any) -> None:
+    """Refuse a series without a value: whatever were said of it would be made up."""
+    for i, series in enumerate(x):
+        if bool(as_float64(series).isnan().all()):
+            raise InputError(f"series {i} has no observed value; leave it out")
 
 
 def pieces(x: Any) -> Any:

@@ -21,7 +21,7 @@ from progmem.files import to_json, write_file
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.model.twins import for_autocast
-from progmem.probes.pooling import pool
+from progmem.probes.pooling import check_observed, pool
 
 FORMAT = "progmem head 1"
 
@@ -61,6 +61,7 @@ class Classifier(nn.Module):
     def scores(self, x: Any) -> np.ndarray:
         """Scores (B, Y) of series (B, L, C), or a list of (L_i, C), as they are."""
         features = pool(self.encoder, x, ["sequence"])["sequence"].astype(np.float64)
+        check_observed(x)
         weight, bias = (t.detach().double().cpu().numpy() for t in self.head.parameters())
         return features @ weight.T + bias
 

@@ -19,6 +19,7 @@ from progmem.model import saving
 from progmem.model.inputs import ChannelStats, Series
 from progmem.model.pmt import PMT
 from progmem.probes.commands import check_result_file, check_unseen
+from progmem.probes.pooling import check_observed
 from progmem.report import record
 from progmem.report.finetune_table import finetune_table
 from progmem.training import randomness, run_folder
@@ -61,7 +62,7 @@ def finetune(
     The scores are written to ``out``/result.json, and to ``result`` where that is given.
     """
     if result is not None:
-        check_result_file(result)
+        check_result_file(result, "--result")
     data = source if isinstance(source, Labelled) else open_labelled(source, y, data_dir, split)
     options = cfg.finetune
     parts = choose_parts(
@@ -78,6 +79,7 @@ def finetune(
     Series([r.values for r in data.recordings], None, encoder.cfg)
     if len(data.test):
         Series(list(data.test), None, encoder.cfg)
+    check_observed([r.values for r in data.everything()])
     fabric = make_fabric(cfg.run)
     began = time.perf_counter()
     if not fabric.is_global_zero:

@@ -1,6 +1,7 @@
 """What a publisher gave out: a zip, perhaps with a zip in it, an unpacked folder, or one file."""
 
 import io
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import numpy as np
 from progmem.errors import InputError
 
 Opener = Callable[[], IO[bytes]]
+EMPTY = re.compile(r"[,\t] *[,\t]")  # blanks may be many, other separators not
 HEAD = 2**16  # bytes; the header of a table of 370 clients fits
 
 
@@ -30,21 +32,37 @@ class Archive(NamedTuple):
         return [member for member in self.members if member.lower().endswith(endings)]
 
     def all_of(self, files: list[str]) -> dict[str, str]:
-        """Where each of ``files`` is, in whatever folder; those that are not there are named."""
-        found = {file: member for member in sorted(self.members, reverse=True) for file in files
-                 if f"/{member}".endswith(f"/{file}")}  # fmt: skip
-        missing = [file for file in files if file not in found]
+        """Where each of ``files`` is, in whatever folder; those that are not there are named.
+
+        Where some are there twice, as a set beside its mended version, all are taken from one
+        folder, the nearest to the top.
+        """
+        found = {f: [m for m in self.members if f"/{m}".endswith(f"/{f}")] for f in files}
+        missing = [file for file in files if not found[file]]
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise InputError(f"{self.path} has no {', '.join(missing[:3])}{more}")
-        return found
+        twice = next((places for places in found.values() if len(places) > 1), None)
+        if twice is None:
+            return {file: places[0] for file, places in found.items()}
+        folders = ({p.removesuffix(file) for p in places} for file, places in found.items())
+        whole = sorted(set.intersection(*folders), key=lambda folder: folder.count("/"))
+        if not whole or len({folder.count("/") for folder in whole[:2]}) < len(whole[:2]):
+            raise InputError(
+                f"{self.path} has {' and '.join(twice[:3])}: which is meant? Give its folder"
+            )
+        return {file: whole[0] + file for file in files}
 
     def rows(self, member: str) -> list[list[str]]:
         """The cells of a text of rows, separated by blanks, tabs or commas, all rows alike."""
         with self.members[member]() as stream:
-            text = stream.read().decode("utf-8", errors="replace")
+            text = stream.read().decode("utf-8-sig", errors="replace")
         rows: list[list[str]] = []
         for number, line in enumerate(text.splitlines(), 1):
+            if EMPTY.search(line):
+                raise InputError(
+                    f"{member} in {self.path} has an empty cell in line {number}; missing is NaN"
+                )
             cells = line.replace(",", " ").split()
             if cells and rows and len(cells) != len(rows[0]):
                 raise InputError(
