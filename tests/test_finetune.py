@@ -14,7 +14,7 @@ import progmem
 from progmem.data.labelled import choose_parts
 from progmem.data.labels import draw_labels
 from progmem.data.rows import Rows
-from progmem.errors import ModelFolderError
+from progmem.errors import InputError, ModelFolderError
 from progmem.settings import read_config
 from progmem.training.classifier import Classifier
 from progmem.training.finetune import finetune
