@@ -14,11 +14,12 @@ import progmem
 from progmem.data.labelled import choose_parts
 from progmem.data.labels import draw_labels
 from progmem.data.rows import Rows
-from progmem.errors import InputError, ModelFolderError
+from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.settings import read_config
 from progmem.training.classifier import Classifier
 from progmem.training.finetune import finetune
 from progmem.training.monitor import Monitor
+from progmem.training.run_folder import check_unseen, settle_source, trained_on
 from progmem.training.supervised_step import SupervisedStep, backward_in_parts
 
 
@@ -72,6 +73,7 @@ def test_a_frozen_network_is_unchanged_and_a_free_one_is_not(tmp_path, pretraine
     assert head.head.weight.abs().sum() > 0
     assert not head.train().encoder.training
     free, _ = finetune(made(), tmp_path / "free", config(), pretrained=pretrained, say=None)
+    assert [seen["labels"] for seen in trained_on(tmp_path / "free")] == [True, False]
     assert not same_weights(free.encoder, before)
     changed = free.encoder.state_dict()
     assert all(torch.equal(changed[f"stats.{n}"], t) for n, t in before.stats.state_dict().items())
@@ -193,6 +195,20 @@ def test_views_are_shown_and_are_new_every_step(kind):
     first, second, again = (step.make(number).x for number in (0, 1, 0))
     assert torch.equal(first, again)
     assert torch.equal(first, second) == (kind == "none")
+
+
+def test_what_a_run_and_those_before_it_have_seen_is_known(tmp_path):
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    for folder, before in ((one, None), (two, one), (three, two)):
+        folder.mkdir()
+        noted = {"name": "x.npy"} if before else {"name": "Epilepsy", "split": "paper_table"}
+        settle_source(folder, noted | ({"after": trained_on(before)} if before else {}))
+    check_unseen(three / "model", "Epilepsy", "paper_table")
+    check_unseen(three / "model", "Wafer", "official")
+    with pytest.raises(InputError, match="trained on the paper_table split of Epilepsy"):
+        check_unseen(three / "model", "Epilepsy", "recording")
+    with pytest.raises(ConfigError, match=r"begun on x\.npy after x\.npy, not on x\.npy;"):
+        settle_source(three, {"name": "x.npy"})
 
 
 def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_path):

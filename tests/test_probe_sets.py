@@ -120,7 +120,7 @@ def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypa
     assert main(["results", "classify"]) == 0
     assert "| Wafer | 50% |" in capsys.readouterr().out
     assert main([*probe, "--split", "validation"]) == 2
-    assert "pretrained on the official split of Wafer" in capsys.readouterr().err
+    assert "trained on the official split of Wafer" in capsys.readouterr().err
     again = ["pretrain", "Wafer", "-o", "run", "--split", "validation", *where, *TINY]
     assert main(again) == 2
     assert (

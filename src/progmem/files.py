@@ -1,9 +1,11 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and can be written."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+from progmem.errors import InputError
 
 UNFINISHED = ".progmem-"  # what a file is called until it is whole
 
@@ -29,6 +31,24 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_result_file(path: Path, option: str = "-o") -> None:
+    """Refuse a result file that cannot be written; folders above it are made."""
+    if path.suffix != ".json":
+        raise InputError(f"{option} must name the .json file to write, got {path}")
+    if path.parent.exists():
+        check_output(path)
+
+
+def check_output(path: Path, *read: Path | None) -> None:
+    """Refuse what cannot be written, or is one of the files ``read``, before the work is done."""
+    if any(file is not None and path.resolve() == file.resolve() for file in read):
+        raise InputError(f"{path} is what is read, and would be written over; name another file")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name the file to write")
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent} to write {path.name} into")
 
 
 def to_json(value: Any) -> bytes:

@@ -12,8 +12,8 @@ from progmem.data.label_files import labels_for
 from progmem.data.labels import Amount
 from progmem.data.recordings import read_recordings
 from progmem.data.registry import load_labelled
-from progmem.data.splits import same_rows
 from progmem.errors import InputError
+from progmem.files import check_output, check_result_file
 from progmem.model.inputs import Series
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
@@ -22,7 +22,7 @@ from progmem.probes.own_data import LabelProbe
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
 from progmem.report.tables import classification_table
-from progmem.training.run_folder import read_settings, read_source
+from progmem.training.run_folder import check_unseen, read_settings, read_source, trained_on
 
 Say = Callable[[str], None]
 
@@ -43,7 +43,7 @@ def classify_set(
     data = load_labelled(name, data_dir, split=split)
     source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
     check_unseen(model_folder, name, split)
-    if source.get("name") == name and "finetune" in settings:
+    if any(seen.get("name") == name and seen["labels"] for seen in trained_on(model_folder.parent)):
         raise InputError(
             f"{model_folder} was trained on labels of {name}: a probe of few would know them all; "
             "its own scores are in result.json"
@@ -132,31 +132,3 @@ def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
         say(f"{known}; accuracy {100 * guess.mean():.1f} % (sd {100 * guess.std(ddof=1):.1f}), "
             f"each of {len(guess)} folds predicted from the others")  # fmt: skip
     return probe
-
-
-def check_unseen(model_folder: Path, name: str, split: str) -> None:
-    """Refuse a set's ``split`` where the run a model lies in was trained on another one."""
-    source = read_source(model_folder.parent)
-    if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
-        raise InputError(
-            f"{model_folder} was pretrained on the {source.get('split')} split of {name} and may "
-            f"have seen rows that {split} tests on; pretrain with --split {split}"
-        )
-
-
-def check_result_file(path: Path, option: str = "-o") -> None:
-    """Refuse a result file that cannot be written; folders above it are made."""
-    if path.suffix != ".json":
-        raise InputError(f"{option} must name the .json file to write, got {path}")
-    if path.parent.exists():
-        check_output(path)
-
-
-def check_output(path: Path, *read: Path | None) -> None:
-    """Refuse what cannot be written, or is one of the files ``read``, before the work is done."""
-    if any(file is not None and path.resolve() == file.resolve() for file in read):
-        raise InputError(f"{path} is what is read, and would be written over; name another file")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; name the file to write")
-    if not path.parent.is_dir():
-        raise InputError(f"there is no folder {path.parent} to write {path.name} into")

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from progmem.data.registry import load_labelled
+from progmem.files import check_result_file
 from progmem.model.saving import load
-from progmem.probes.commands import check_result_file, check_unseen
 from progmem.probes.retention import SEEDS, probe_cue
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
 from progmem.report.cue_table import cue_table
-from progmem.training.run_folder import read_settings, read_source
+from progmem.training.run_folder import check_unseen, read_settings, read_source
 
 
 def cue_set(

@@ -12,10 +12,10 @@ from progmem.data.dates import by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, ForecastData, forecast_set
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
+from progmem.files import check_output, check_result_file
 from progmem.forecaster import Forecaster
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
-from progmem.probes.commands import check_output, check_result_file
 from progmem.probes.forecast import probe_forecast, samples
 from progmem.probes.sliding import PADDING
 from progmem.probes.untrained import untrained_twin

@@ -14,11 +14,11 @@ from progmem.baselines.vanilla import VanillaTransformer
 from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
 from progmem.data.rows import Rows, check_finite
 from progmem.errors import ConfigError
+from progmem.files import check_result_file
 from progmem.finetune_settings import FinetuneConfig, finetune_config
 from progmem.model import saving
 from progmem.model.inputs import ChannelStats, Series
 from progmem.model.pmt import PMT
-from progmem.probes.commands import check_result_file, check_unseen
 from progmem.probes.pooling import check_observed
 from progmem.report import record
 from progmem.report.finetune_table import finetune_table
@@ -85,7 +85,8 @@ def finetune(
     if not fabric.is_global_zero:
         return Finetuned(_train(fabric, learnt, encoder, data, parts, out, cfg, say=None), {})
     with run_folder.owned(out):
-        run_folder.settle_source(out, data.noted)
+        after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
+        run_folder.settle_source(out, {**data.noted, **after})
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
         classifier = _train(fabric, learnt, encoder, data, parts, out, cfg, say)
@@ -130,7 +131,7 @@ def _first_encoder(
     if not (pretrained / "model").is_dir():
         raise ConfigError(f"--from must name the folder of a finished run, got {pretrained}")
     if "name" in noted and "split" in noted:
-        check_unseen(pretrained / "model", noted["name"], noted["split"])
+        run_folder.check_unseen(pretrained / "model", noted["name"], noted["split"])
     model = saving.load(pretrained / "model")
     for name, value in cfg.run.model.items():
         if getattr(model.cfg, name) != value:

@@ -10,7 +10,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from progmem.config import ModelConfig
-from progmem.errors import ConfigError
+from progmem.data.splits import same_rows
+from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
 from progmem.finetune_settings import FinetuneConfig
 from progmem.settings import RunConfig, run_config
@@ -70,7 +71,7 @@ def settle_config(
     write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
 
 
-def settle_source(folder: Path, source: Mapping[str, str]) -> None:
+def settle_source(folder: Path, source: Mapping[str, Any]) -> None:
     """Note what a new run is trained on (a file, or a data set and its split); it cannot change."""
     path = folder / "source.json"
     if path.exists() and read_source(folder) != dict(source):
@@ -79,12 +80,13 @@ def settle_source(folder: Path, source: Mapping[str, str]) -> None:
     write_file(path, to_json(dict(source)))
 
 
-def _described(source: Mapping[str, str]) -> str:
+def _described(source: Mapping[str, Any]) -> str:
     split = f" ({source['split']} split)" if "split" in source else ""
-    return source.get("name", "recordings without a name") + split
+    after = f" after {_described(source['after'][0])}" if "after" in source else ""
+    return str(source.get("name", "recordings without a name")) + split + after
 
 
-def read_source(folder: Path) -> dict[str, str]:
+def read_source(folder: Path) -> dict[str, Any]:
     """What the run in ``folder`` was trained on; nothing if that is not noted."""
     path = folder / "source.json"
     if not path.is_file():
@@ -93,6 +95,23 @@ def read_source(folder: Path) -> dict[str, str]:
         return dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
+
+
+def trained_on(folder: Path) -> list[dict[str, Any]]:
+    """What the run in ``folder``, and before it those it began with, was trained on."""
+    source: dict[str, Any] = read_source(folder)
+    before = source.pop("after", [])
+    return [{**source, "labels": "finetune" in read_settings(folder)}, *before]
+
+
+def check_unseen(model_folder: Path, name: str, split: str) -> None:
+    """Refuse a set's ``split`` where the run a model lies in was trained on another one."""
+    for source in trained_on(model_folder.parent):
+        if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
+            raise InputError(
+                f"{model_folder} was trained on the {source.get('split')} split of {name} and may "
+                f"have seen rows that {split} tests on; train with --split {split}"
+            )
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
