@@ -51,6 +51,14 @@ def hostile(folder):
     np.save(folder / "x.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
 
 
+def swapped(folder):
+    dates = ("date", "2024-01-01", "2024-01-02", "2024-01-03")
+    np.save(folder / "b.npy", np.zeros((3, 9)))  # nothing is said of its columns
+    for name, columns in (("a", ("load", "heat")), ("c", ("heat", "load"))):
+        cells = zip(dates, *((c, "1", "2", "3") for c in columns), strict=True)
+        (folder / f"{name}.csv").write_text("\n".join(map(",".join, cells)))
+
+
 @pytest.mark.parametrize(
     "prepare, message",
     [
@@ -61,6 +69,7 @@ def hostile(folder):
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
+        (swapped, "columns in one order: c has 'heat' where a has 'load'"),
         (lambda f: (f / "x.csv").write_text("a,b\n"), "x.csv has no rows below its header"),
         (lambda f: np.save(f / "x.npy", np.zeros((0, 9, 2))), "holds no recording"),
         (lambda f: np.save(f / "x.npy", np.zeros((1, 2, 3, 4))), r"got shape \(1, 2, 3, 4\)"),

@@ -5,13 +5,13 @@ Shapes: B series, L samples, C channels.
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from progmem.data.dates import by_date, time_covariates
+from progmem.data.dates import COVARIATES, by_date, time_covariates
 from progmem.errors import InputError
 
 SUFFIXES = (".npy", ".npz", ".csv")
@@ -24,6 +24,7 @@ class Recording(NamedTuple):
     values: Any  # (L, C) array, perhaps memory-mapped
     origin: str | None = None  # the recording a piece was cut from
     start: int = 0  # the sample of ``origin`` it begins at
+    columns: tuple[str, ...] = ()  # what its file calls the channels
 
 
 def read_recordings(path: Path) -> list[Recording]:
@@ -49,7 +50,20 @@ def read_recordings(path: Path) -> list[Recording]:
             f"recordings must have the same channels: {first.name} has {first.values.shape[1]}, "
             f"{other.name} has {other.values.shape[1]}"
         )
+    _check_order([recording for recording in recordings if recording.columns])
     return recordings
+
+
+def _check_order(named: Sequence[Recording]) -> None:
+    """Refuse files that have the same columns in another order: channels would be mixed up."""
+    for one in named[1:]:
+        first = named[0]
+        if one.columns != first.columns and sorted(one.columns) == sorted(first.columns):
+            place = next(i for i, name in enumerate(one.columns) if name != first.columns[i])
+            raise InputError(
+                f"recordings must have their columns in one order: {one.name} has "
+                f"{one.columns[place]!r} where {first.name} has {first.columns[place]!r}"
+            )
 
 
 def _read_file(path: Path) -> Iterator[Recording]:
@@ -62,7 +76,8 @@ def _read_file(path: Path) -> Iterator[Recording]:
                 for name in archive.files:
                     yield from _split(f"{path.stem}.{name}", archive[name])
         elif suffix == ".csv":
-            yield from _split(path.stem, _read_csv(path))
+            values, columns = _read_csv(path)
+            yield from (r._replace(columns=columns) for r in _split(path.stem, values))
         else:
             raise InputError(f"{path} must end in .npy, .npz or .csv")
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -86,10 +101,10 @@ def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
         )
 
 
-def _read_csv(path: Path) -> np.ndarray:
+def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """One column a channel, a header if the first line is not all numbers, empty for missing.
 
-    A column ``date`` becomes the time covariates, before the others.
+    A column ``date`` becomes the time covariates, before the others. The second is the header.
     """
     import pandas as pd
 
@@ -110,4 +125,7 @@ def _read_csv(path: Path) -> np.ndarray:
     if bad:
         raise InputError(f"{path} must hold numbers only; column {', '.join(bad)} does not")
     values = table.to_numpy(dtype=np.float64)
-    return values if dates is None else np.concatenate([time_covariates(dates), values], axis=1)
+    columns = tuple(map(str, table.columns)) if named else ()
+    if dates is None:
+        return values, columns
+    return np.concatenate([time_covariates(dates), values], axis=1), (*COVARIATES, *columns)

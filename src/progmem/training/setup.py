@@ -42,7 +42,8 @@ def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
         raise InputError(
             "training needs at least 2 rows to tell apart, got 1 of shape "
             f"{tuple(rows.recordings[0].values.shape)}: one recording (time, channels)? "
-            "Several are (series, time, channels)"
+            "Several are (series, time, channels); one is cut into rows by a data.longest and "
+            "data.window below its length"
         )
     if model_cfg.slots == 0 and cfg.loss.pcl:
         raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
