@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 import torch
 from forecast_setup import LastValues, daily_waves, hours, small_model
-from safetensors.torch import save_file
 
 import progmem
 from progmem.cli import main
@@ -128,49 +127,6 @@ def test_a_model_without_covariates_sees_the_columns_alone():
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
         assert forecaster._samples("train", 4)[0].any(1).all()  # nothing is learnt from no feature
         assert np.isfinite(forecaster.predict(4).to_numpy()).all()
-
-
-def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
-    model, values = small_model(9), daily_waves(T, 2)
-    forecaster = progmem.Forecaster(model, padding=P).fit(values[:250], hours(250))
-    expected = forecaster.predict(4, values, hours(T))
-    assert not np.allclose(expected["0"], forecaster.predict(4)["0"])
-    forecaster.save(tmp_path / "kept.safetensors")
-    again = progmem.Forecaster.load(tmp_path / "kept.safetensors", model)
-    pd.testing.assert_frame_equal(again.predict(4, values, hours(T)), expected)
-    for ask, message in (
-        (lambda: again.predict(4), "give the series to predict from"),
-        (lambda: again.estimate(4), "a kept forecaster has no series"),
-        (lambda: again.predict(5, values, hours(T)), "horizon 5 was not fitted; fitted: 4"),
-        (lambda: again.predict(4, values[:, :1], hours(T)), "has columns value; .* fitted on 0, 1"),
-        (lambda: again.predict(4, values, hours(2 * T)[::2]),
-         "has steps of 0 days 02:00:00; the forecaster was fitted on steps of 0 days 01:00:00"),
-        (lambda: progmem.Forecaster.load(tmp_path / "kept.safetensors", small_model(8)),
-         "was fitted on the features of another model"),
-        (lambda: progmem.Forecaster.load(tmp_path / "none", model), "there is no forecaster in"),
-        (lambda: progmem.Forecaster(model).save(tmp_path / "x"), "there is nothing to keep yet"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=message):
-            ask()
-    content = (tmp_path / "kept.safetensors").read_bytes()
-    (tmp_path / "short").write_bytes(content[:100])
-    with pytest.raises(InputError, match="short cannot be read as a forecaster"):
-        progmem.Forecaster.load(tmp_path / "short", model)
-    save_file({"note": torch.tensor(list(b"{}"), dtype=torch.uint8)}, tmp_path / "other")
-    with pytest.raises(InputError, match="not a forecaster this version"):
-        progmem.Forecaster.load(tmp_path / "other", model)
-
-
-def test_numbers_of_numpy_are_kept_as_others_are(tmp_path):
-    model, values = small_model(8), daily_waves(T)
-    share, levels = np.float32(0.25), np.array([0.25, 0.75], dtype=np.float32)
-    forecaster = progmem.Forecaster(
-        model, padding=np.int64(P), validation=share, quantiles=levels
-    ).fit(values, hours(T))
-    expected = forecaster.predict(np.int64(4))
-    forecaster.save(tmp_path / "kept")
-    again = progmem.Forecaster.load(tmp_path / "kept", model).predict(4, values, hours(T))
-    pd.testing.assert_frame_equal(again, expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""A fitted Forecaster as one file: safetensors, with a note in its header."""
+"""A fitted Forecaster as one file: safetensors, with a note and a checksum among its tensors."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
@@ -19,7 +21,7 @@ from progmem.probes.sliding import device_of
 if TYPE_CHECKING:
     from progmem.forecaster import Forecaster
 
-FORMAT = "progmem forecaster 1"
+FORMAT = "progmem forecaster 2"
 ARGUMENTS = ("padding", "validation", "quantiles")
 
 
@@ -39,8 +41,17 @@ def save(forecaster: "Forecaster", path: Path) -> None:
         "alphas": {h: known.ridge.alpha for h, known in forecaster.fitted.items()},
         **{name: getattr(forecaster, name) for name in ARGUMENTS},
     }
-    tensors["note"] = torch.tensor(list(json.dumps(note).encode()), dtype=torch.uint8)
+    tensors["note"] = _as_tensor(json.dumps(note).encode())
+    tensors["sha256"] = _digest(tensors)
     write_file(path, save_tensors(tensors))
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.tensor(list(data), dtype=torch.uint8)
+
+
+def _digest(tensors: dict[str, Tensor]) -> Tensor:
+    return _as_tensor(hashlib.sha256(save_tensors(tensors)).digest())
 
 
 def load(path: Path, encoder: Encoder) -> "Forecaster":
@@ -55,6 +66,8 @@ def load(path: Path, encoder: Encoder) -> "Forecaster":
         raise InputError(f"{path} cannot be read as a forecaster: {error}") from error
     if note.get("format") != FORMAT:
         raise InputError(f"{path} is not a forecaster this version can read")
+    if not torch.equal(tensors.pop("sha256", torch.empty(0)), _digest(tensors)):
+        raise InputError(f"{path} is damaged: what it holds is not what was written")
     if note["encoder"] != fingerprint(encoder):
         raise InputError(f"{path} was fitted on the features of another model; fit it again")
     found = Forecaster(encoder, **{name: note[name] for name in ARGUMENTS})
