@@ -1,20 +1,25 @@
 """Training with labels: its command and settings, what is refused, its table."""
 
+import csv
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from finetune_setup import SHAPE, TINY, config, made
 from probe_setup import waves
 
+import progmem
 from progmem.cli import main
 from progmem.data.labelled import choose_parts
 from progmem.errors import ConfigError, InputError
 from progmem.finetune_settings import LabelConfig, read_finetune_config
 from progmem.report.finetune_table import finetune_table
 from progmem.settings import read_config
+from progmem.training.classifier import Classifier
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
@@ -58,6 +63,19 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
     assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
     assert "| head | validation | 1 | " in capsys.readouterr().out
+    use = ["probe", "classify", "own/model", "--probe", "own", "--predict", "x.npy", "-o", "p.csv"]
+    assert main(use) == 0
+    rows = list(csv.DictReader((files / "p.csv").read_text().splitlines()))
+    classifier = Classifier.load("own")
+    assert [row["label"] for row in rows] == classifier.predict(np.load("x.npy")).tolist()
+    scores = np.sort(classifier.scores(np.load("x.npy")), axis=1)
+    expected = scores[:, -1] - scores[:, -2]
+    np.testing.assert_allclose([float(row["margin"]) for row in rows], expected, atol=1e-4)
+    assert main([*use[:2], str(pretrained / "model"), *use[3:]]) == 0  # only the head was trained
+    assert main([*use[:2], "wafer/model", *use[3:4], "wafer", *use[5:]]) == 2
+    assert "model has 1 channels" in capsys.readouterr().err
+    assert main([*use[:4], "wafer", *use[5:]]) == 2
+    assert "own/model is not the network of wafer; give its model/" in capsys.readouterr().err
     assert main(["embed", "own/model", "x.npy", "-o", "embedded"]) == 0
     probe = ["probe", "classify", "wafer/model", "Wafer", *where, "--split", "validation"]
     assert main(probe) == 2
@@ -145,9 +163,14 @@ def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pre
         finetune(made()._replace(y=1 - made().y), out, cfg, say=None)
     start = tmp_path / "start"
     finetune(made(), start, cfg, pretrained=pretrained, say=None)
-    shape = ["model.dropout=0.2"]
+    with pytest.raises(ConfigError, match="begun on made after recordings without a name, not on"):
+        finetune(made(), start, config("model.dropout=0.2"), say=None)
+    other = shutil.copytree(pretrained, tmp_path / "other")
+    model = progmem.load(other / "model")
+    torch.nn.init.zeros_(model.encoder.cls)
+    model.save(other / "model")
     with pytest.raises(ConfigError, match="first weights differ"):
-        finetune(made(), start, config(*shape), say=None)
+        finetune(made(), start, cfg, pretrained=other, say=None)
 
 
 def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_path):

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--labels", nargs="+", help="shares, or numbers a class; by default 1%% 5%%")
     p.add_argument("--x", type=Path, help="your own series: .npy, .npz or .csv file, or a folder")
     p.add_argument("--y", type=Path, help="their labels: .npy, or .csv with a column label")
-    p.add_argument("--probe", dest="kept", type=Path, help="a probe kept before, for --x and --y")
+    p.add_argument("--probe", dest="kept", type=Path, help="a probe kept before, or a tuned RUN")
     p.add_argument("--predict", type=Path, help="series to label")
     p.add_argument("--pooling", help="what of a series the probe sees, by default sequence")
     p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")

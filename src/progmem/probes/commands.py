@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from progmem.data.label_files import labels_for
@@ -16,12 +17,13 @@ from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
 from progmem.model.inputs import Series
 from progmem.model.pmt import PMT
-from progmem.model.saving import load
+from progmem.model.saving import load, weights_sha256
 from progmem.probes.classify import LABELS, SEEDS, probe_set
-from progmem.probes.own_data import LabelProbe
+from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
 from progmem.report.tables import classification_table
+from progmem.training.classifier import Classifier
 from progmem.training.run_folder import check_unseen, read_settings, read_source, trained_on
 
 Say = Callable[[str], None]
@@ -84,7 +86,8 @@ def label_series(
 ) -> None:
     """Fit a probe on series and labels, or take up a kept one; predict the labels of others.
 
-    A new probe is kept beside the predictions, or as ``out`` where nothing is predicted.
+    A new probe is kept beside the predictions, or as ``out`` where nothing is predicted. A kept one
+    may also be the folder of a run that was trained on labels.
     """
     if (x is None) != (y is None):
         raise InputError("--x and --y go together: the series and their labels")
@@ -102,13 +105,18 @@ def label_series(
     others = None if new is None else read_recordings(new)
     if others is not None:
         Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
-    if probe_file is not None:
-        probe = LabelProbe.load(probe_file, model)
-    else:
+    probe: LabelProbe | Classifier
+    if probe_file is None:
         assert x is not None and y is not None
         probe = _fit(model, x, y, pooling or "sequence", say)
-    found = None if others is None else probe.predict([r.values for r in others])
-    if probe_file is None:
+    elif probe_file.is_dir():
+        probe = Classifier.load(probe_file, device=next(model.parameters()).device)
+        if weights_sha256(probe.encoder) != weights_sha256(model):
+            raise InputError(f"{model_folder} is not the network of {probe_file}; give its model/")
+    else:
+        probe = LabelProbe.load(probe_file, model)
+    found = None if others is None else _predict(probe, [r.values for r in others])
+    if isinstance(probe, LabelProbe) and probe_file is None:
         probe.save(out.with_suffix(".skops"))
         say(f"the fitted probe: {out.with_suffix('.skops')}")
     if others is not None and found is not None:
@@ -118,6 +126,14 @@ def label_series(
             for r, label, margin in zip(others, *found, strict=True):
                 table.writerow([r.name, label, f"{margin:.4f}"])
         say(f"{len(others)} predictions: {out}")
+
+
+def _predict(probe: LabelProbe | Classifier, series: list[np.ndarray]) -> Prediction:
+    if isinstance(probe, LabelProbe):
+        return probe.predict(series)
+    scores = probe.scores(series)
+    two = np.sort(scores, axis=1)[:, -2:]
+    return Prediction(np.array(probe.classes)[scores.argmax(1)], two[:, 1] - two[:, 0])
 
 
 def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
