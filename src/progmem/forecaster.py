@@ -1,6 +1,7 @@
 """Forecasts of a user's own series from a frozen encoder, with the spread of past errors.
 
-Shapes: T samples, C channels an encoder sees, F columns, H horizon, q quantiles, n samples.
+Shapes: T samples, C channels an encoder sees, F columns, P samples of past, H horizon, D width,
+q quantiles, n samples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +22,7 @@ from progmem.fields import is_real
 from progmem.model.inputs import check_count
 from progmem.probes.forecast import Known, futures, samples
 from progmem.probes.ridge import Errors, Ridge, choose, errors, ridge_path
-from progmem.probes.sliding import PADDING, Places, device_of, sliding_features
+from progmem.probes.sliding import PADDING, Places, device_of, sliding_features, windows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,8 +31,25 @@ if TYPE_CHECKING:
 class Fitted(NamedTuple):
     """What one horizon needs."""
 
-    ridge: Ridge
+    ridges: tuple[Ridge, ...]  # one a column, of the whole series
     spread: Tensor  # (q, H * F), quantiles of the validation part's residuals, scaled
+    tried: Errors  # of ridges that do not know the validation part, on it
+
+
+class Window(NamedTuple):
+    """What is known of the windows that end at some moments."""
+
+    token: Tensor  # (n, D), the encoder's last
+    past: Tensor  # (n, P+1, F), scaled, NaN where missing
+
+    def of(self, column: int) -> Tensor:
+        """What a column is predicted from, (n, D+P+1): the token, and its own values."""
+        return torch.cat([self.token, self.past[:, :, column].nan_to_num(0.0)], dim=1)
+
+
+def predictions(ridges: Sequence[Ridge], known: Window) -> Tensor:
+    """Scaled values (n, H * F) by one ridge a column."""
+    return torch.stack([r.predict(known.of(f)) for f, r in enumerate(ridges)], dim=2).flatten(1)
 
 
 class Estimate(NamedTuple):
@@ -42,7 +60,10 @@ class Estimate(NamedTuple):
 
 
 class Forecaster:
-    """Dated predictions by one ridge a horizon on what an encoder knows at a series' end.
+    """Dated predictions by one ridge a column and horizon, from what is known at a series' end.
+
+    That is the encoder's last token, which knows of all columns and of the calendar, and the
+    column's own values in the window.
 
     The encoder sees the time covariates and then the columns, as `progmem pretrain` gives them to
     it for a .csv file with a column date; or the columns alone, if it has no channels for more.
@@ -51,7 +72,8 @@ class Forecaster:
         encoder: frozen; its last token of a window must end with the window (patch 1, stride 1).
         padding: samples of past that a window shows beside the newest.
         validation: the share at the end of the series that chooses the penalty and shows how far
-            off predictions are. Ridges learn from what comes before it.
+            off predictions are, by ridges that learn from what comes before it. Those that predict
+            learn from the whole.
         quantiles: of those residuals, given with every prediction.
     """
 
@@ -120,7 +142,7 @@ class Forecaster:
         if series is None:
             if self.data is None:
                 raise InputError("give the series to predict from; a kept forecaster has none")
-            index, feature, there = self.dates, *self.known.newest()
+            index, (token, there), target = self.dates, self.known.newest(), self.target
         else:
             taken = take(series, dates)
             if taken.columns != self.columns:
@@ -136,11 +158,13 @@ class Forecaster:
             last = Places(np.array([0]), np.array([len(taken.values) - 1]))
             x = self._seen(taken)[None]
             index = taken.dates
-            feature, there = sliding_features(self.encoder, x, last, padding=self.padding)
+            token, there = sliding_features(self.encoder, x, last, padding=self.padding)
+            target = torch.as_tensor((taken.values - self.mean) / self.scale)[None]
         if not bool(there.all()):
             raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
         F = len(self.columns)
-        centre = known.ridge.predict(feature)  # (1, H * F)
+        past = windows(target.to(token.device), self.padding)[:, -1]  # (1, P+1, F)
+        centre = predictions(known.ridges, Window(token, past))  # (1, H * F)
         scaled = torch.cat([centre, centre + known.spread]).reshape(-1, horizon, F).cpu().numpy()
         found = scaled * self.scale + self.mean  # (1+q, H, F)
         table = found.transpose(1, 2, 0).reshape(horizon, -1)
@@ -154,10 +178,10 @@ class Forecaster:
         known = self._known(horizon)
         if self.data is None:
             raise InputError("a kept forecaster has no series to be tried on; fit it again")
-        x, y, places = self._samples("validation", horizon)
+        _, y, places = self._samples("validation", horizon)
         newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()  # past gaps
         now = torch.as_tensor(newest[places.time], device=y.device)  # (n, F)
-        return Estimate(errors(known.ridge.predict(x), y), errors(now.repeat(1, horizon), y))
+        return Estimate(known.tried, errors(now.repeat(1, horizon), y))
 
     def _known(self, horizon: int) -> Fitted:
         """The ridge of a horizon, fitted when it is first asked for."""
@@ -168,14 +192,20 @@ class Forecaster:
         if self.data is None:
             there = ", ".join(map(str, self.fitted)) or "none: call fit"
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
-        train, validation = (self._samples(part, horizon) for part in ("train", "validation"))
-        ridge = choose(ridge_path(*train[:2]), *validation[:2])
-        residual = validation[1] - ridge.predict(validation[0])
-        self.fitted[horizon] = Fitted(ridge, residual_quantiles(residual, self.quantiles))
+        (x, y, _), (late, later, _) = (self._samples(p, horizon) for p in ("train", "validation"))
+        F = len(self.columns)
+        ridges = tuple(
+            choose(ridge_path(x.of(f), y[:, f::F]), late.of(f), later[:, f::F]) for f in range(F)
+        )
+        found = predictions(ridges, late)
+        spread = residual_quantiles(later - found, self.quantiles)
+        x, y = Window(*map(torch.cat, zip(x, late, strict=True))), torch.cat([y, later])
+        whole = tuple(ridge_path(x.of(f), y[:, f::F], [ridges[f].alpha])[0] for f in range(F))
+        self.fitted[horizon] = Fitted(whole, spread, errors(found, later))
         return self.fitted[horizon]
 
-    def _samples(self, part: str, horizon: int) -> tuple[Tensor, Tensor, Places]:
-        """Features, what followed, and when; moments of which nothing is known are left out."""
+    def _samples(self, part: str, horizon: int) -> tuple[Window, Tensor, Places]:
+        """What was known, what followed, and when; without moments of which nothing is known."""
         assert self.data is not None
         places = samples(self.data, part, horizon, padding=self.padding, most=None)
         there = self.known.there(places)
@@ -183,7 +213,9 @@ class Forecaster:
         y = futures(self.target, places, horizon)
         if not bool((~y.isnan()).any()):
             raise InputError(f"nothing is observed in the {part} part {horizon} samples ahead")
-        return self.known.at(places), y, places
+        instance, time = (torch.from_numpy(index).to(y.device) for index in places)
+        past = windows(self.target, self.padding)[instance, time]
+        return Window(self.known.at(places), past), y, places
 
     def _names(self, columns: Sequence[str]) -> list[str]:
         """Of a prediction's columns: each of the series', then its quantiles."""

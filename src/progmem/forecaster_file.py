@@ -15,7 +15,7 @@ from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.files import write_file
 from progmem.probes.own_data import fingerprint
-from progmem.probes.ridge import Ridge
+from progmem.probes.ridge import Errors, Ridge
 from progmem.probes.sliding import device_of
 
 if TYPE_CHECKING:
@@ -30,15 +30,17 @@ def save(forecaster: "Forecaster", path: Path) -> None:
     if not forecaster.fitted:
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
     tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
-    for horizon, (ridge, spread) in forecaster.fitted.items():
-        parts = {"weight": ridge.weight, "bias": ridge.bias, "spread": spread}
+    for horizon, (ridges, spread, _) in forecaster.fitted.items():
+        weight, bias = (torch.stack(parts) for parts in list(zip(*ridges, strict=True))[1:])
+        parts = {"weight": weight, "bias": bias, "spread": spread}
         tensors |= {f"{horizon}.{k}": v.cpu().contiguous() for k, v in parts.items()}
     note = {
         "format": FORMAT,
         "encoder": fingerprint(forecaster.encoder),
         "columns": forecaster.columns,
         "step": forecaster.step,
-        "alphas": {h: known.ridge.alpha for h, known in forecaster.fitted.items()},
+        "alphas": {h: [r.alpha for r in known.ridges] for h, known in forecaster.fitted.items()},
+        "tried": {h: known.tried for h, known in forecaster.fitted.items()},
         **{name: getattr(forecaster, name) for name in ARGUMENTS},
     }
     tensors["note"] = _as_tensor(json.dumps(note).encode())
@@ -73,9 +75,10 @@ def load(path: Path, encoder: Encoder) -> "Forecaster":
     found = Forecaster(encoder, **{name: note[name] for name in ARGUMENTS})
     found.columns, found.step = tuple(note["columns"]), note["step"]
     found.mean, found.scale = (tensors[name].numpy() for name in ("mean", "scale"))
-    for horizon, alpha in note["alphas"].items():
+    for horizon, alphas in note["alphas"].items():
         weight, bias, spread = (
             tensors[f"{horizon}.{k}"].to(device_of(encoder)) for k in ("weight", "bias", "spread")
         )
-        found.fitted[int(horizon)] = Fitted(Ridge(alpha, weight, bias), spread)
+        ridges = tuple(Ridge(*one) for one in zip(alphas, weight, bias, strict=True))
+        found.fitted[int(horizon)] = Fitted(ridges, spread, Errors(*note["tried"][horizon]))
     return found
