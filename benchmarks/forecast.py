@@ -74,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--encoders", nargs="+", default=ENCODERS, choices=ENCODERS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--override", nargs="+", default=[], help="section.key=value ...")
     add_arguments(parser, "forecast")
@@ -92,15 +93,15 @@ def main() -> None:
         more += ["--commit", chosen.commit]
     if chosen.data_dir is not None:
         more += ["--data-dir", str(chosen.data_dir)]
-    seeds = {e: chosen.seeds[:1] if e == "values" else chosen.seeds for e in ENCODERS}
-    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in seeds[e]]
+    seeds = {e: chosen.seeds[:1] if e == "values" else chosen.seeds for e in chosen.encoders}
+    rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in chosen.encoders for s in seeds[e]]
     found = run_rows(
         "benchmarks.forecast", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name in chosen.sets:
         mine = [row for row in found if row["set"] == name]
-        config = mine[0]["config"]  # of a trained one
+        config = mine[0]["config"]
         for row in mine:
             row.pop("config")
         facts = {"config": config, "seeds": list(chosen.seeds)}
