@@ -9,8 +9,7 @@ from forecast_setup import LastValues, daily_waves, hours, small_model
 import progmem
 from progmem.cli import main
 from progmem.errors import InputError
-from progmem.forecaster import residual_quantiles
-from progmem.probes.ridge import ridge_path
+from progmem.probes.ridge import residual_quantiles, ridge_path
 
 P = 30
 T, END = 300, 240  # the last fifth is the validation part
@@ -143,9 +142,8 @@ def test_a_model_without_covariates_sees_the_columns_alone():
         assert forecaster.data.x.shape[2] == channels
         there = forecaster.known.features.there
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
-        assert (
-            forecaster._samples("train", 4)[0].token.any(1).all()
-        )  # nothing is learnt from no feature
+        used = forecaster.known.at(forecaster._places("train", 4))
+        assert used.any(1).all()  # nothing is learnt from no feature
         assert np.isfinite(forecaster.predict(4).to_numpy()).all()
 
 
@@ -188,7 +186,7 @@ GAP[100:] = np.nan
          "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
         (daily_waves(30), hours(30), {}, "a training part of 24 samples holds no window of 31"),
         (np.full(T, np.nan), hours(T), {}, "column value has no value in the training part"),
-        (GAP, hours(T), {}, "nothing is observed in the validation part 3 samples ahead"),
+        (GAP, hours(T), {}, "nothing of column value is observed in the validation part 3 "),
         (daily_waves(T), hours(T), {"horizon": 60}, "horizon 60 does not fit into the validation"),
         (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),
         (daily_waves(T), hours(T), {"validation": 1.0}, "validation must be a share between 0 and"),

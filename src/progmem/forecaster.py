@@ -21,7 +21,7 @@ from progmem.errors import InputError
 from progmem.fields import is_real
 from progmem.model.inputs import check_count
 from progmem.probes.forecast import Known, futures, samples
-from progmem.probes.ridge import Errors, Ridge, choose, errors, ridge_path
+from progmem.probes.ridge import Errors, Ridge, Totals, choose, residual_quantiles, ridge_path
 from progmem.probes.sliding import PADDING, Places, device_of, sliding_features, windows
 
 if TYPE_CHECKING:
@@ -34,22 +34,6 @@ class Fitted(NamedTuple):
     ridges: tuple[Ridge, ...]  # one a column, of the whole series
     spread: Tensor  # (q, H * F), quantiles of the validation part's residuals, scaled
     tried: Errors  # of ridges that do not know the validation part, on it
-
-
-class Window(NamedTuple):
-    """What is known of the windows that end at some moments."""
-
-    token: Tensor  # (n, D), the encoder's last
-    past: Tensor  # (n, P+1, F), scaled, NaN where missing
-
-    def of(self, column: int) -> Tensor:
-        """What a column is predicted from, (n, D+P+1): the token, and its own values."""
-        return torch.cat([self.token, self.past[:, :, column].nan_to_num(0.0)], dim=1)
-
-
-def predictions(ridges: Sequence[Ridge], known: Window) -> Tensor:
-    """Scaled values (n, H * F) by one ridge a column."""
-    return torch.stack([r.predict(known.of(f)) for f, r in enumerate(ridges)], dim=2).flatten(1)
 
 
 class Estimate(NamedTuple):
@@ -162,9 +146,13 @@ class Forecaster:
             target = torch.as_tensor((taken.values - self.mean) / self.scale)[None]
         if not bool(there.all()):
             raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
-        F = len(self.columns)
-        past = windows(target.to(token.device), self.padding)[:, -1]  # (1, P+1, F)
-        centre = predictions(known.ridges, Window(token, past))  # (1, H * F)
+        F, end = len(self.columns), Places(np.array([0]), np.array([len(index) - 1]))
+        target = target.to(token.device)
+        each = [
+            ridge.predict(knowledge(token, target, end, f, self.padding))  # (1, H)
+            for f, ridge in enumerate(known.ridges)
+        ]
+        centre = torch.stack(each, dim=2).flatten(1)  # (1, H * F)
         scaled = torch.cat([centre, centre + known.spread]).reshape(-1, horizon, F).cpu().numpy()
         found = scaled * self.scale + self.mean  # (1+q, H, F)
         table = found.transpose(1, 2, 0).reshape(horizon, -1)
@@ -178,13 +166,16 @@ class Forecaster:
         known = self._known(horizon)
         if self.data is None:
             raise InputError("a kept forecaster has no series to be tried on; fit it again")
-        _, y, places = self._samples("validation", horizon)
-        newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()  # past gaps
-        now = torch.as_tensor(newest[places.time], device=y.device)  # (n, F)
-        return Estimate(known.tried, errors(now.repeat(1, horizon), y))
+        places = self._places("validation", horizon)
+        newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()[places.time]  # past gaps
+        stays = Totals()
+        for f in range(len(self.columns)):
+            y = futures(self.target[..., [f]], places, horizon)
+            stays.add(torch.as_tensor(newest[:, [f]], device=y.device) - y)
+        return Estimate(known.tried, stays.errors())
 
     def _known(self, horizon: int) -> Fitted:
-        """The ridge of a horizon, fitted when it is first asked for."""
+        """The ridges of a horizon, fitted when it is first asked for."""
         check_count("horizon", horizon)
         horizon = int(horizon)
         if horizon in self.fitted:
@@ -192,30 +183,38 @@ class Forecaster:
         if self.data is None:
             there = ", ".join(map(str, self.fitted)) or "none: call fit"
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
-        (x, y, _), (late, later, _) = (self._samples(p, horizon) for p in ("train", "validation"))
-        F = len(self.columns)
-        ridges = tuple(
-            choose(ridge_path(x.of(f), y[:, f::F]), late.of(f), later[:, f::F]) for f in range(F)
-        )
-        found = predictions(ridges, late)
-        spread = residual_quantiles(later - found, self.quantiles)
-        x, y = Window(*map(torch.cat, zip(x, late, strict=True))), torch.cat([y, later])
-        whole = tuple(ridge_path(x.of(f), y[:, f::F], [ridges[f].alpha])[0] for f in range(F))
-        self.fitted[horizon] = Fitted(whole, spread, errors(found, later))
+        parts = {part: self._places(part, horizon) for part in ("train", "validation")}
+        ridges, spread, tried = [], [], Totals()
+        for f in range(len(self.columns)):
+            ridge, residual = self._fit_column(f, parts, horizon)
+            ridges.append(ridge)
+            spread.append(residual_quantiles(residual, self.quantiles))  # (q, H)
+            tried.add(residual)
+        both = torch.stack(spread, dim=2).flatten(1)
+        self.fitted[horizon] = Fitted(tuple(ridges), both, tried.errors())
         return self.fitted[horizon]
 
-    def _samples(self, part: str, horizon: int) -> tuple[Window, Tensor, Places]:
-        """What was known, what followed, and when; without moments of which nothing is known."""
+    def _fit_column(self, f: int, parts: dict[str, Places], horizon: int) -> tuple[Ridge, Tensor]:
+        """The ridge of column ``f``, and (n, H) how far off one without the validation part was."""
+        x, y = [], []
+        for part, places in parts.items():
+            x.append(knowledge(self.known.at(places), self.target, places, f, self.padding))
+            y.append(futures(self.target[..., [f]], places, horizon))
+            if not bool((~y[-1].isnan()).any()):
+                raise InputError(
+                    f"nothing of column {self.columns[f]} is observed in the {part} part "
+                    f"{horizon} samples ahead"
+                )
+        ridge = choose(ridge_path(x[0], y[0]), x[1], y[1])
+        (whole,) = ridge_path(torch.cat(x), torch.cat(y), [ridge.alpha])
+        return whole, y[1] - ridge.predict(x[1])
+
+    def _places(self, part: str, horizon: int) -> Places:
+        """The moments of a part with ``horizon`` samples ahead of which something is known."""
         assert self.data is not None
         places = samples(self.data, part, horizon, padding=self.padding, most=None)
         there = self.known.there(places)
-        places = Places(*(index[there] for index in places))
-        y = futures(self.target, places, horizon)
-        if not bool((~y.isnan()).any()):
-            raise InputError(f"nothing is observed in the {part} part {horizon} samples ahead")
-        instance, time = (torch.from_numpy(index).to(y.device) for index in places)
-        past = windows(self.target, self.padding)[instance, time]
-        return Window(self.known.at(places), past), y, places
+        return Places(*(index[there] for index in places))
 
     def _names(self, columns: Sequence[str]) -> list[str]:
         """Of a prediction's columns: each of the series', then its quantiles."""
@@ -245,10 +244,12 @@ class Forecaster:
         return forecaster_file.load(Path(path), encoder)
 
 
-def residual_quantiles(residual: Tensor, quantiles: Sequence[float]) -> Tensor:
-    """Quantiles (q, M) of what is observed of (n, M); NaN where nothing is."""
-    q = torch.tensor(quantiles, dtype=residual.dtype, device=residual.device)
-    size = max(1, 2**23 // len(residual))  # torch takes 2**24 numbers at a time
-    return torch.cat(
-        [part.nanquantile(q, dim=0) for part in torch.split(residual, size, dim=1)], dim=1
-    )
+def knowledge(token: Tensor, target: Tensor, places: Places, column: int, padding: int) -> Tensor:
+    """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
+
+    The values are those of ``target`` (1, T, F) in the windows that end at ``places``, 0 where
+    missing.
+    """
+    instance, time = (torch.from_numpy(index).to(target.device) for index in places)
+    own = windows(target[..., [column]], padding)[instance, time, :, 0]  # (n, P+1)
+    return torch.cat([token, own.nan_to_num(0.0)], dim=1)

@@ -1,6 +1,6 @@
 """Ridge regressions on frozen features, the penalty chosen by validation.
 
-Shapes: n samples, D features, M outputs, A penalties.
+Shapes: n samples, D features, M outputs, A penalties, q quantiles.
 """
 
 from collections.abc import Sequence
@@ -78,6 +78,30 @@ def choose(path: Sequence[Ridge], x: Tensor, y: Tensor) -> Ridge:
 def errors(predicted: Tensor, y: Tensor) -> Errors:
     difference = predicted - y
     return Errors(float(difference.square().nanmean()), float(difference.abs().nanmean()))
+
+
+class Totals:
+    """Errors over what is observed of several tables of differences."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(3, dtype=torch.float64)
+
+    def add(self, difference: Tensor) -> None:
+        square, size = difference.square().nansum(), difference.abs().nansum()
+        self.sums += torch.stack([square, size, (~difference.isnan()).sum()]).cpu()
+
+    def errors(self) -> Errors:
+        square, size, count = self.sums.tolist()
+        return Errors(square / count, size / count)
+
+
+def residual_quantiles(residual: Tensor, quantiles: Sequence[float]) -> Tensor:
+    """Quantiles (q, M) of what is observed of (n, M); NaN where nothing is."""
+    q = torch.tensor(quantiles, dtype=residual.dtype, device=residual.device)
+    size = max(1, 2**23 // len(residual))  # torch takes 2**24 numbers at a time
+    return torch.cat(
+        [part.nanquantile(q, dim=0) for part in torch.split(residual, size, dim=1)], dim=1
+    )
 
 
 def _distance(found: Errors) -> float:
