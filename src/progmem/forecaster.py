@@ -19,10 +19,16 @@ from progmem.data.own_series import Dated, take
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.fields import is_real
+from progmem.forecaster_ridges import fit_column, knowledge
 from progmem.model.inputs import check_count
 from progmem.probes.forecast import Known, futures, samples
-from progmem.probes.ridge import Errors, Ridge, Totals, choose, residual_quantiles, ridge_path
-from progmem.probes.sliding import PADDING, Places, device_of, sliding_features, windows
+from progmem.probes.ridge import (
+    Errors,
+    Ridge,
+    Totals,
+    residual_quantiles,
+)
+from progmem.probes.sliding import PADDING, Places, device_of, sliding_features
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +53,8 @@ class Forecaster:
     """Dated predictions by one ridge a column and horizon, from what is known at a series' end.
 
     That is the encoder's last token, which knows of all columns and of the calendar, and the
-    column's own values in the window.
+    column's own values in the window. A penalty draws predictions to the column's mean or to its
+    newest value, whichever is better in the validation part.
 
     The encoder sees the time covariates and then the columns, as `progmem pretrain` gives them to
     it for a .csv file with a column date; or the columns alone, if it has no channels for more.
@@ -205,9 +212,7 @@ class Forecaster:
                     f"nothing of column {self.columns[f]} is observed in the {part} part "
                     f"{horizon} samples ahead"
                 )
-        ridge = choose(ridge_path(x[0], y[0]), x[1], y[1])
-        (whole,) = ridge_path(torch.cat(x), torch.cat(y), [ridge.alpha])
-        return whole, y[1] - ridge.predict(x[1])
+        return fit_column(x, y, self.padding)
 
     def _places(self, part: str, horizon: int) -> Places:
         """The moments of a part with ``horizon`` samples ahead of which something is known."""
@@ -242,14 +247,3 @@ class Forecaster:
     def load(cls, path: str | Path, encoder: Encoder) -> "Forecaster":
         """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
         return forecaster_file.load(Path(path), encoder)
-
-
-def knowledge(token: Tensor, target: Tensor, places: Places, column: int, padding: int) -> Tensor:
-    """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
-
-    The values are those of ``target`` (1, T, F) in the windows that end at ``places``, 0 where
-    missing.
-    """
-    instance, time = (torch.from_numpy(index).to(target.device) for index in places)
-    own = windows(target[..., [column]], padding)[instance, time, :, 0]  # (n, P+1)
-    return torch.cat([token, own.nan_to_num(0.0)], dim=1)
