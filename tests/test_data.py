@@ -117,6 +117,14 @@ def test_a_channel_that_never_varies_has_scale_1_though_its_mean_is_rounded():
     assert stats.mean[0] != 0.1 and stats.mean[0] == pytest.approx(0.1)
 
 
+def test_values_too_large_to_be_squared_are_refused():
+    values = np.ones((300, 2))
+    values[7, 1] = 1e200
+    stats = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny")).stats
+    with pytest.raises(InputError, match=r"channel 1 reaches from 1 to 1e\+200, too far"):
+        Rows([Recording("a", values)] * 2, small_config().data).set_statistics(stats)
+
+
 def test_inf_in_a_recording_is_named_before_training():
     recordings = made_recordings()
     recordings[4].values[7, 1] = np.inf

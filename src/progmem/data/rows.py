@@ -72,8 +72,15 @@ class Rows:
             total += np.nansum(values, 0)
             low, high = np.fmin(low, np.fmin.reduce(values)), np.fmax(high, np.fmax.reduce(values))
         mean = total / np.maximum(count, 1)
-        for values in pieces(self.recordings):
-            square += np.nansum((values - mean) ** 2, 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for values in pieces(self.recordings):
+                square += np.nansum((values - mean) ** 2, 0)
+        if not np.isfinite(square).all():
+            channel = int(np.argmin(np.isfinite(square)))
+            raise InputError(
+                f"channel {channel} reaches from {low[channel]:g} to {high[channel]:g}, too far "
+                "to be squared; scale it down, or mark what is missing by NaN"
+            )
         scale = np.sqrt(square / np.maximum(count, 1))
         stats.mean.copy_(torch.from_numpy(mean))
         varies = (low < high) & (scale > 0)
