@@ -129,6 +129,7 @@ def test_a_part_that_gives_something_else_alone_is_not_timed(run, monkeypatch):
         run(compute_aggregator, AGGREGATOR)
 
 
+@pytest.mark.slow
 def test_the_training_benchmark_trains_twice_alike_and_breaks_a_step_down(
     run, tmp_path, monkeypatch
 ):

@@ -24,6 +24,7 @@ def test_the_readmes_python_blocks_run_in_order(tmp_path, monkeypatch):
         exec(block, names)
 
 
+@pytest.mark.slow
 def test_the_readmes_shell_lines_turn_own_files_into_predictions(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     series, known = np.random.default_rng(0).normal(size=(30, 60, 2)), ["", "rest", "walk"] * 10

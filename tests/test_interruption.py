@@ -44,25 +44,24 @@ def steps_of_live(folder):
 
 
 @pytest.fixture(scope="module")
-def long_run(tmp_path_factory):
-    """Data on disk and the model of an uninterrupted run over it, in a process of its own."""
-    parent = tmp_path_factory.mktemp("long")
-    data = parent / "data"
-    data.mkdir()
+def data(tmp_path_factory):
+    """Recordings on disk."""
+    folder = tmp_path_factory.mktemp("data")
     for recording in made_recordings():
-        np.save(data / f"{int(recording.name):03d}.npy", recording.values)
-    process = start(parent / "whole", data, "train.epochs=12")
+        np.save(folder / f"{int(recording.name):03d}.npy", recording.values)
+    return folder
+
+
+@pytest.mark.slow
+def test_kill_9_twenty_times_and_the_same_command_again_change_no_bit(tmp_path, data):
+    whole = tmp_path / "whole"
+    process = start(whole, data, "train.epochs=12")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
-    return data, parent / "whole"
-
-
-def kill_and_go_on(tmp_path, long_run, kills, seed):
-    data, whole = long_run
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(1)
     total = len(steps_of(whole))
     folder = tmp_path / "broken"
-    for step in sorted(rng.integers(1, total, size=kills)):
+    for step in sorted(rng.integers(1, total, size=20)):
         process = start(folder, data, "train.epochs=12")
         wait_for_step(folder, int(step), process)
         time.sleep(float(rng.uniform(0, 0.03)))  # also in the midst of a checkpoint
@@ -75,23 +74,11 @@ def kill_and_go_on(tmp_path, long_run, kills, seed):
     assert steps_of(folder) == list(range(1, total + 1))
 
 
-def test_kill_9_and_the_same_command_again_change_no_bit(tmp_path, long_run):
-    kill_and_go_on(tmp_path, long_run, kills=1, seed=0)
-
-
-@pytest.mark.slow
-def test_kill_9_twenty_times_changes_no_bit(tmp_path, long_run):
-    kill_and_go_on(tmp_path, long_run, kills=20, seed=1)
-
-
 @pytest.mark.parametrize(
     "number, code",
     [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
 )
-def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(
-    tmp_path, long_run, number, code
-):
-    data, _ = long_run
+def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(tmp_path, data, number, code):
     folder = tmp_path / "stopped"
     process = start(folder, data, "train.epochs=12", "train.checkpoint_every=10000")
     wait_for_step(folder, 4, process)

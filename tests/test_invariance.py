@@ -180,6 +180,7 @@ def test_forward_can_be_exported():
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.slow
 def test_forward_can_be_compiled_as_one_graph():
     model, x, mask = small_model_and_inputs()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

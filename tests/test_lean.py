@@ -22,6 +22,7 @@ SHAPES = {  # window, stride, slots, windows, samples
     "one window, not full": (40, 20, 2, "cover", 50),
     "tokens after the last window": (20, 10, 1, "floor", 73),
 }
+SLOW = ("no overlap", "tokens after the last window")
 
 
 @pytest.fixture
@@ -65,9 +66,11 @@ def plainly(model, x, **given):
         }
 
 
-@pytest.mark.parametrize(
-    ("shape", "ends"), [(shape, shape == "three copies, two slots") for shape in SHAPES]
-)
+@pytest.mark.parametrize(("shape", "ends"), [
+    pytest.param(shape, shape == "three copies, two slots",
+                 marks=[pytest.mark.slow] if shape in SLOW else [])
+    for shape in SHAPES
+])  # fmt: skip
 def test_without_a_gradient_the_model_gives_what_it_gives_with_one(shape, ends, with_kernels):
     model, x = made(shape)
     L = x.shape[1]
