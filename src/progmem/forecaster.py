@@ -146,15 +146,12 @@ class Forecaster:
                     f"the series has steps of {step_of(taken.dates)}; the forecaster was fitted on "
                     f"steps of {self.step}"
                 )
-            last = Places(np.array([0]), np.array([len(taken.values) - 1]))
-            x = self._seen(taken)[None]
-            index = taken.dates
-            token, there = sliding_features(self.encoder, x, last, padding=self.padding)
+            index, x = taken.dates, self._seen(taken)[None]
+            token, there = sliding_features(self.encoder, x, _end(index), padding=self.padding)
             target = torch.as_tensor((taken.values - self.mean) / self.scale)[None]
         if not bool(there.all()):
             raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
-        F, end = len(self.columns), Places(np.array([0]), np.array([len(index) - 1]))
-        target = target.to(token.device)
+        F, end, target = len(self.columns), _end(index), target.to(token.device)
         each = [
             ridge.predict(knowledge(token, target, end, f, self.padding))  # (1, H)
             for f, ridge in enumerate(known.ridges)
@@ -190,7 +187,8 @@ class Forecaster:
         if self.data is None:
             there = ", ".join(map(str, self.fitted)) or "none: call fit"
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
-        parts = {part: self._places(part, horizon) for part in ("train", "validation")}
+        places = {part: self._places(part, horizon) for part in ("train", "validation")}
+        parts = {part: (self.known.at(at), at) for part, at in places.items()}
         ridges, spread, tried = [], [], Totals()
         for f in range(len(self.columns)):
             ridge, residual = self._fit_column(f, parts, horizon)
@@ -201,11 +199,16 @@ class Forecaster:
         self.fitted[horizon] = Fitted(tuple(ridges), both, tried.errors())
         return self.fitted[horizon]
 
-    def _fit_column(self, f: int, parts: dict[str, Places], horizon: int) -> tuple[Ridge, Tensor]:
-        """The ridge of column ``f``, and (n, H) how far off one without the validation part was."""
+    def _fit_column(
+        self, f: int, parts: dict[str, tuple[Tensor, Places]], horizon: int
+    ) -> tuple[Ridge, Tensor]:
+        """The ridge of column ``f``, and (n, H) how far off one without the validation part was.
+
+        A part is the tokens (n, D) of its moments, and these.
+        """
         x, y = [], []
-        for part, places in parts.items():
-            x.append(knowledge(self.known.at(places), self.target, places, f, self.padding))
+        for part, (token, places) in parts.items():
+            x.append(knowledge(token, self.target, places, f, self.padding))
             y.append(futures(self.target[..., [f]], places, horizon))
             if not bool((~y[-1].isnan()).any()):
                 raise InputError(
@@ -247,3 +250,8 @@ class Forecaster:
     def load(cls, path: str | Path, encoder: Encoder) -> "Forecaster":
         """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
         return forecaster_file.load(Path(path), encoder)
+
+
+def _end(index: "pd.DatetimeIndex") -> Places:
+    """The last moment of a series with these dates."""
+    return Places(np.array([0]), np.array([len(index) - 1]))

@@ -3,8 +3,9 @@
 Shapes: R series, L samples, C channels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ class Labelled(NamedTuple):
     classes: tuple[str, ...]
     test: Sequence[np.ndarray] = ()  # each (L, C)
     test_y: np.ndarray = np.empty(0, dtype=np.int64)
-    noted: dict[str, str] = {}  # noqa: RUF012 - never changed
+    noted: Mapping[str, str] = MappingProxyType({})  # name and split, where there are some
 
     @classmethod
     def of_set(cls, data: LabelledSet) -> "Labelled":

@@ -60,8 +60,8 @@ class Classifier(nn.Module):
 
     def scores(self, x: Any) -> np.ndarray:
         """Scores (B, Y) of series (B, L, C), or a list of (L_i, C), as they are."""
-        features = pool(self.encoder, x, ["sequence"])["sequence"].astype(np.float64)
         check_observed(x)
+        features = pool(self.encoder, x, ["sequence"])["sequence"].astype(np.float64)
         weight, bias = (t.detach().double().cpu().numpy() for t in self.head.parameters())
         return features @ weight.T + bias
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,7 +115,7 @@ def _first_encoder(
     rows: Rows,
     stats: ChannelStats,
     pretrained: Path | None,
-    noted: dict[str, str],
+    noted: Mapping[str, str],
 ) -> PMT | VanillaTransformer:
     """The network before the first step."""
     if pretrained is None:
