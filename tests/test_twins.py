@@ -43,3 +43,26 @@ def test_a_classifier_casts_its_weights_once_and_only_under_autocast(kind, monke
     for name, gradient in gradients(classifier, scores[:, 0].sum()).items():
         if exact[name] is not None and exact[name].norm() > 1e-2:
             assert (gradient - exact[name]).norm() < 0.05 * exact[name].norm(), name
+
+
+@pytest.mark.parametrize("uses", [1, 2, 7, 20])
+def test_what_every_use_of_a_weight_hands_back_is_added(uses):
+    both = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 3), "idle": torch.nn.Linear(2, 2)})
+    twin, x = cast_once(both, torch.bfloat16), torch.randn(uses, 5, 3)
+    back = torch.randn(uses, 5, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        total = sum((twin["used"](x[i]) * back[i]).sum() for i in range(uses))
+    total.backward()
+    torch.testing.assert_close(
+        both["used"].weight.grad, torch.einsum("uro,uri->oi", back, x), rtol=0.05, atol=0.1
+    )
+    torch.testing.assert_close(both["used"].bias.grad, back.sum((0, 1)), rtol=0.05, atol=0.1)
+    assert both["used"].weight.grad.dtype == torch.float32
+    assert both["idle"].weight.grad is None and both["idle"].bias.grad is None
+
+
+def test_a_twin_lists_its_weights_by_name():
+    twin = cast_once(torch.nn.Sequential(torch.nn.Linear(3, 3)), torch.bfloat16)
+    assert {name: w.dtype for name, w in twin.named_parameters()} == {
+        "0.weight": torch.bfloat16, "0.bias": torch.float32
+    }  # fmt: skip

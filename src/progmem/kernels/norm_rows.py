@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels.row_parts import divided, norm_pull, normed, row_of, rows_at, tile, vector
-from progmem.kernels.sums import column_sums
 
 ROWS = 8  # of a program at a time
 PROGRAMS = 264  # of the backward pass, each with its own sums for weight and bias
@@ -70,17 +69,6 @@ def run_add_backward(
 ) -> None:
     """Write the gradient of the sum, in two types."""
     _launch_backward(total, layer.weight, moments, dy, d_total, out, cast, None)
-
-
-def weight_gradients(dy: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of weight and bias from many rows: (N, R, D), (N, R, D), moments (N, 2, R)."""
-    N, R, D = dy.shape
-    sums = x.new_empty(min(PROGRAMS, N * R), 2, D)
-    _norm_sums[(len(sums),)](
-        dy, x, moments, sums, N * R, R, D=D, D_=triton.next_power_of_2(D), ROWS=ROWS
-    )
-    weight, bias = column_sums(sums)
-    return weight, bias
 
 
 def forward_of_rows(
@@ -250,27 +238,3 @@ def _norm_backward(
         tl.store(at, tl.sum(dw, axis=0), mask=c < D)
         tl.store(at + D, tl.sum(db, axis=0), mask=c < D)
         tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)
-
-
-@triton.jit(do_not_specialize=["R", "rows"])
-def _norm_sums(
-    dy, x, moments, sums, R, rows, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
-):
-    program = tl.program_id(0)
-    c = tl.arange(0, D_)
-    dw = tl.zeros((ROWS, D_), tl.float32)
-    db = tl.zeros((ROWS, D_), tl.float32)
-    for start in range(program * ROWS, R, tl.num_programs(0) * ROWS):
-        r = (start + tl.arange(0, ROWS)).to(tl.int64)
-        cell = (r < R)[:, None] & (c < D)[None, :]
-        place = r[:, None] * D + c[None, :]
-        step, row = divided(r, rows)
-        at = moments + step * 2 * rows + row
-        mean = tl.load(at, mask=r < R, other=0.0)
-        scale = tl.load(at + rows, mask=r < R, other=0.0)
-        value, pull = rows_at(x, place, cell), rows_at(dy, place, cell)
-        dw += pull * (value - mean[:, None]) * scale[:, None]
-        db += pull
-    at = sums + program * 2 * D + c
-    tl.store(at, tl.sum(dw, axis=0), mask=c < D)
-    tl.store(at + D, tl.sum(db, axis=0), mask=c < D)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from progmem.kernels import few_keys, few_queries, norm_rows, slots, widen
 from progmem.kernels.norm_rows import Normed
+from progmem.kernels.scan_sums import OfNorm, scan_sums
 from progmem.kernels.slots import Weights
-from progmem.kernels.sums import column_sums
 from progmem.model.tape import EPS, Kept, seen_by_slots
 
 
@@ -109,24 +109,24 @@ def _room(N: int, R: int, D: int, *, like: Tensor) -> HandedBack:
 
 def _of_weights(weights: Weights, kept: Kept, back: HandedBack) -> tuple[Tensor, ...]:
     """Gradients of the weights, from what all steps handed back."""
-    N, _, D = back.z.shape
-    n = len(weights.reset)
+    N = len(back.z)
 
     def product(pull: Tensor, given: Tensor) -> Tensor:
         return pull.flatten(0, 1).T @ given[:N].flatten(0, 1)
 
-    def of_norm(pull: Tensor, x: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
-        return norm_rows.weight_gradients(pull, x[:N], moments[:N])
-
-    gate_w, gate_b = of_norm(back.normed, kept.state, kept.moments)
-    norm_w, norm_b = of_norm(back.h, kept.carry, kept.carry_moments)
-    ahead_w, ahead_b = of_norm(back.f, kept.total, kept.total_moments)
+    norms, (reset, logit), (out_b, narrow_b), widen_b = scan_sums(
+        (
+            OfNorm(back.normed, kept.state, kept.moments),
+            OfNorm(back.h, kept.carry, kept.carry_moments),
+            OfNorm(back.f, kept.total, kept.total_moments),
+        ),
+        (back.reset, back.z), (back.total, back.masked), back.wide, slots=len(weights.reset),
+    )  # fmt: skip
+    gate_w, gate_b, norm_w, norm_b, ahead_w, ahead_b = norms
     found = Weights(
-        gate_w, gate_b, product(back.z, kept.normed),
-        column_sums(back.reset.view(-1, n, D)), column_sums(back.z.view(-1, n, D)),
+        gate_w, gate_b, product(back.z, kept.normed), reset, logit,
         norm_w, norm_b, norm_b, product(back.qkv, kept.h),
-        product(back.more, kept.attended), column_sums(back.total.flatten(0, 1)), ahead_w, ahead_b,
-        product(back.wide, kept.f), column_sums(back.wide.flatten(0, 1)),
-        product(back.cast, kept.active), column_sums(back.masked.flatten(0, 1)),
+        product(back.more, kept.attended), out_b, ahead_w, ahead_b,
+        product(back.wide, kept.f), widen_b, product(back.cast, kept.active), narrow_b,
     )  # fmt: skip
     return tuple(g.to(w.dtype) for g, w in zip(found, weights, strict=True))

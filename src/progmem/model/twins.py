@@ -1,6 +1,7 @@
 """Twins of a module: the same code on other tensors in place of its weights."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
+
+USES = 6  # readings of a weight whose gradients are added together with those of all others
 
 
 def frozen(module: M, dtype: torch.dtype) -> M:
@@ -22,13 +25,17 @@ def frozen(module: M, dtype: torch.dtype) -> M:
 def cast_once(module: M, dtype: torch.dtype) -> M:
     """``module`` with the matrices of its linear maps in ``dtype``, all cast by one operation.
 
-    Gradients reach the module's own weights, all cast back by one operation too.
+    Gradients reach the module's own weights: what several uses of a weight hand back is cast and
+    added by a few operations for all weights, where autograd would add them one by one.
     """
-    linear = (part for part in module.modules() if isinstance(part, nn.Linear))
-    matrices = list({id(part.weight): part.weight for part in linear}.values())
-    cast: tuple[Tensor, ...] = _Cast.apply(dtype, *matrices)  # type: ignore[no-untyped-call]
-    made = {id(weight): other for weight, other in zip(matrices, cast, strict=True)}
-    return _twin(module, lambda _, weight: made.get(id(weight), weight))
+    matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+    weights = list(module.parameters())
+    types = [dtype if id(weight) in matrices else weight.dtype for weight in weights]
+    handed: tuple[Tensor, ...] = _Hand.apply(types, *weights)  # type: ignore[no-untyped-call]
+    made = {
+        id(weight): itertools.cycle(handed[i :: len(weights)]) for i, weight in enumerate(weights)
+    }
+    return _twin(module, lambda _, weight: made[id(weight)])
 
 
 def for_autocast(module: M, x: Tensor) -> M:
@@ -39,13 +46,23 @@ def for_autocast(module: M, x: Tensor) -> M:
     return cast_once(module, torch.get_autocast_dtype(kind))
 
 
-def _twin(module: M, change: Callable[[nn.Module, Tensor], Tensor]) -> M:
+class _InTurn(dict[str, Any]):
+    """Weights by name; one that was handed out for several uses is another at every reading."""
+
+    def __getitem__(self, name: str) -> Any:
+        weight = super().__getitem__(name)
+        return next(weight) if isinstance(weight, itertools.cycle) else weight
+
+    def items(self) -> Any:
+        return {name: self[name] for name in self}.items()
+
+
+def _twin(module: M, change: Callable[[nn.Module, Tensor], Any]) -> M:
     twin = copy.copy(module)
-    weights: dict[str, Any] = {
-        name: None if weight is None else change(module, weight)
+    twin._parameters = _InTurn(
+        (name, None if weight is None else change(module, weight))
         for name, weight in module._parameters.items()
-    }
-    twin._parameters = weights
+    )
     twin._modules = {
         name: None if child is None else _twin(child, change)
         for name, child in module._modules.items()
@@ -53,20 +70,41 @@ def _twin(module: M, change: Callable[[nn.Module, Tensor], Tensor]) -> M:
     return twin
 
 
-class _Cast(torch.autograd.Function):
+class _Hand(torch.autograd.Function):
+    """Weights in other types, each once for every use; the way back adds what the uses found."""
+
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, types: list[torch.dtype], *weights: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.own = weights[0].dtype
-        made = [torch.empty_like(weight, dtype=dtype) for weight in weights]
-        torch._foreach_copy_(made, list(weights))
-        return tuple(made)
+        ctx.types = [weight.dtype for weight in weights]
+        made = _cast(list(weights), types)
+        return tuple(weight.detach() for _ in range(USES) for weight in made)
 
     @staticmethod
     def backward(ctx: Any, *back: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = [g for g in back if g is not None]
-        made = [torch.empty_like(g, dtype=ctx.own) for g in given]
-        if made:
-            torch._foreach_copy_(made, given)
-        found = iter(made)
-        return None, *(None if g is None else next(found) for g in back)
+        count = len(ctx.types)
+        given = [(i % count, g) for i, g in enumerate(back) if g is not None]
+        cast = _cast([g for _, g in given], [ctx.types[i] for i, _ in given])
+        found: list[list[Tensor]] = [[] for _ in range(count)]
+        for (i, _), g in zip(given, cast, strict=True):
+            found[i].append(g)
+        total = {i: parts[0] for i, parts in enumerate(found) if parts}
+        for use in range(1, USES):
+            again = [i for i in total if len(found[i]) > use]
+            if again:
+                more = [found[i][use] for i in again]
+                added = torch._foreach_add([total[i] for i in again], more)
+                total.update(zip(again, added, strict=True))
+        return None, *(total.get(i) for i in range(count))
+
+
+def _cast(tensors: list[Tensor], types: list[torch.dtype]) -> list[Tensor]:
+    """Every tensor in its type, all that are not yet by one operation."""
+    made = [
+        t if t.dtype == kind else torch.empty_like(t, dtype=kind)
+        for t, kind in zip(tensors, types, strict=True)
+    ]
+    others = [(new, old) for new, old in zip(made, tensors, strict=True) if new is not old]
+    if others:
+        torch._foreach_copy_([new for new, _ in others], [old for _, old in others])
+    return made
