@@ -41,6 +41,15 @@ class Weights(NamedTuple):
     narrow_b: Tensor
 
 
+class Before(NamedTuple):
+    """The step before, on the way back: what it is given and what it starts from."""
+
+    own: Tensor  # gradient of its memory by the memory's readers, (B, n, D), slots' rows dense
+    alive: Tensor  # (B,), whether it wrote
+    masked: Tensor  # takes the whole gradient where it wrote, 0 elsewhere, (R, D)
+    cast: Tensor  # takes the same, in the products' type
+
+
 def gate_and_norm(
     z: Tensor,
     state: Tensor,
@@ -112,6 +121,16 @@ def settle(
     )  # fmt: skip
 
 
+def begin_backward(last: Before, *, out: Tensor) -> None:
+    """Start with the gradient of the last memory, which goes to ``out`` (R, D)."""
+    R, D = out.shape
+    own, alive, masked, cast = last
+    _begin_backward[_grid(R)](
+        own, own.stride(0), alive.view(torch.uint8), out, masked, cast, R,
+        n=R // len(alive), **_sizes(D),
+    )  # fmt: skip
+
+
 def settle_backward(
     da: Tensor,
     through: Tensor,
@@ -121,23 +140,19 @@ def settle_backward(
     alive: Tensor,
     *,
     gate: Normed,
-    earlier: Tensor,
-    earlier_alive: Tensor,
     out: Tensor,
-    masked: Tensor | None,
-    cast: Tensor,
+    before: Before | None,
 ) -> None:
     """dL/dstate from the gradient of LN(state), ``da + through``, and ``back`` where not alive.
 
-    ``da`` takes the sum of both. With ``earlier`` added the result goes to ``out``; where
-    ``earlier_alive`` also, and 0 elsewhere, to ``masked`` and ``cast``, from which the step before
-    starts; None: there is none.
+    ``da`` takes the sum of both, ``out`` the result, and what the step ``before`` starts from.
     """
     R, D = state.shape
+    own, own_alive, masked, cast = before or Before(back, alive, out, through)
     _settle_backward[_grid(R)](
-        da, through, state, moments, gate.weight, back, alive.view(torch.uint8), earlier,
-        earlier_alive.view(torch.uint8), out, out if masked is None else masked, cast, R,
-        n=R // len(alive), MORE=masked is not None, **_sizes(D),
+        da, through, state, moments, gate.weight, back, alive.view(torch.uint8), own,
+        own.stride(0), own_alive.view(torch.uint8), out, masked, cast, R,
+        n=R // len(alive), MORE=before is not None, **_sizes(D),
     )  # fmt: skip
 
 
@@ -217,8 +232,35 @@ def _settle_forward(
 
 
 @triton.jit
+def _own_rows(own, step, r, c, cell, n: tl.constexpr, D: tl.constexpr):
+    """Rows of (B, n, D) whose series are ``step`` apart."""
+    return rows_at(own, (r // n * step + r % n * D)[:, None] + c[None, :], cell)
+
+
+@triton.jit
+def _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n: tl.constexpr, MORE: tl.constexpr):
+    """Write the gradient of a memory, and what reaches the step that wrote it, in two types."""
+    tl.store(out + at, pull, mask=cell)
+    if MORE:
+        wrote = tl.load(alive + r // n, mask=r < R, other=0) != 0
+        pull = tl.where(wrote[:, None], pull, 0.0)
+        tl.store(masked + at, pull, mask=cell)
+        tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
+
+
+@triton.jit
+def _begin_backward(
+    later, step, alive, out, masked, cast, R,
+    n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    r, c, at, cell = tile(R, D, D_, ROWS)
+    pull = _own_rows(later, step, r, c, cell, n, D)
+    _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n, True)
+
+
+@triton.jit
 def _settle_backward(
-    da, through, state, moments, gate_w, back, alive, earlier, earlier_alive, out, masked, cast, R,
+    da, through, state, moments, gate_w, back, alive, own, step, own_alive, out, masked, cast, R,
     n: tl.constexpr, MORE: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = tile(R, D, D_, ROWS)
@@ -227,10 +269,7 @@ def _settle_backward(
     tl.store(da + at, pull, mask=cell)
     pull = norm_pull(pull * row_of(gate_w, c, D), unit, scale, D)
     writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
-    pull += tl.where(writes[:, None], 0.0, rows_at(back, at, cell)) + rows_at(earlier, at, cell)
-    tl.store(out + at, pull, mask=cell)
+    pull += tl.where(writes[:, None], 0.0, rows_at(back, at, cell))
     if MORE:
-        wrote = tl.load(earlier_alive + r // n, mask=r < R, other=0) != 0
-        pull = tl.where(wrote[:, None], pull, 0.0)
-        tl.store(masked + at, pull, mask=cell)
-        tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
+        pull += _own_rows(own, step, r, c, cell, n, D)
+    _hand_on(pull, own_alive, out, masked, cast, r, at, cell, R, n, MORE)

@@ -87,7 +87,7 @@ def run(weights: Weights, state: Tensor, k: Tensor, v: Tensor, mask: Tensor, ali
     """
     N, H, D = len(alive), k.shape[2], state.shape[-1]
     kept = _room(N, state.shape[0] * state.shape[1], D, H, like=weights.qkv)
-    kept.state[0] = state.reshape(-1, D)
+    kept.state[0].view(state.shape).copy_(state)
     gate = Normed(weights.gate_w, weights.gate_b, EPS)
     norm_rows.run_forward(kept.state[0], gate, out=kept.normed[0], moments=kept.moments[0])
     for w in range(N):

@@ -55,14 +55,14 @@ def run_backward(
     gate = Normed(weights.gate_w, weights.gate_b, EPS)
     project = Normed(weights.norm_w, weights.norm_b, EPS)
     ahead = Normed(weights.ahead_w, weights.ahead_b, EPS)
-    own = d_memory.transpose(0, 1).to(torch.float32).contiguous().view(N, R, D)
-    d_state = own.new_empty(N + 1, R, D)  # [w + 1]: of the memory after window w
-    d_state[N] = own[N - 1]
+    d_memory = d_memory.contiguous()
+    d_state = kept.state.new_empty(N + 1, R, D)  # [w + 1]: of the memory after window w
     back = _room(N, R, D, like=weights.qkv)
-    last = torch.where(alive[N - 1, :, None, None], own[N - 1].view(B, n, D), 0.0)
-    back.masked[N - 1] = last.view(R, D)
-    back.cast[N - 1] = back.masked[N - 1]
-    none = own.new_zeros(R, D)
+
+    def before(w: int) -> slots.Before:
+        return slots.Before(d_memory[:, w], alive[w], back.masked[w], back.cast[w])
+
+    slots.begin_backward(before(N - 1), out=d_state[N])
     attend = few_queries if n <= few_queries.MOST else few_keys
     for w in reversed(range(N)):
         widen.gelu_backward_of_product(
@@ -89,11 +89,9 @@ def run_backward(
             d_reset=back.reset[w],
         )  # fmt: skip
         torch.mm(back.z[w], weights.left, out=back.through[w])
-        before = max(w - 1, 0)
         slots.settle_backward(
             back.normed[w], back.through[w], kept.state[w], kept.moments[w], d_state[w + 1],
-            alive[w], gate=gate, earlier=own[w - 1] if w else none, earlier_alive=alive[before],
-            out=d_state[w], masked=back.masked[before] if w else None, cast=back.cast[before],
+            alive[w], gate=gate, out=d_state[w], before=before(w - 1) if w else None,
         )  # fmt: skip
     return d_state[0], _of_weights(weights, kept, back)
 
