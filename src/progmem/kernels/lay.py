@@ -17,7 +17,7 @@ from torch import Tensor
 
 from progmem.kernels.row_parts import divided
 
-ROWS = 4  # of a program
+ROWS = 2  # of a program
 
 
 class Places(NamedTuple):
