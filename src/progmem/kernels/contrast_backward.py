@@ -37,19 +37,24 @@ def run_backward(given: Given, score: Tensor, push: Tensor, back: Tensor) -> tup
     slopes = score.new_empty(2, *score.shape, dtype=_kind(score))
     M, D = score.shape[2], bank.shape[2]
     rows = score.numel() // M
-    chosen = tiles_for(given) | {"Y": TILE, "V": WIDE, "num_stages": 2}
+    tiles = tiles_for(given) | {"V": WIDE}
     _slopes[(triton.cdiv(rows, ROWS),)](
-        score, push, back, *slopes, given.temperature, rows, M, chosen["POINTED"], ROWS, COLUMNS
+        score, push, back, *slopes, given.temperature, rows, M, tiles["POINTED"], ROWS, COLUMNS
     )
     chunks = triton.cdiv(D, WIDE)
     of_anchors = _halves(anchors)
     same = bank.data_ptr() == anchors.data_ptr() and bank.numel() == anchors.numel()
     of_bank = of_anchors if same else _halves(bank)  # in one process they are
     _d_anchors[(*anchor_grid(given), chunks)](
-        *slopes, *of_bank, order, d_anchors, *sizes_of(given), **chosen
+        *slopes,
+        *of_bank,
+        order,
+        d_anchors,
+        *sizes_of(given),
+        **tiles | {"Y": TILE, "num_stages": 2},
     )
     _d_bank[(triton.cdiv(len(order), TILE), 2, chunks)](
-        *slopes, *of_anchors, order, d_bank, *sizes_of(given), **chosen
+        *slopes, *of_anchors, order, d_bank, *sizes_of(given), **tiles
     )
     return d_anchors, d_bank
 
@@ -145,7 +150,7 @@ def _d_bank(
     high = tl.minimum((block * X + X - 1) // P, B - 1)
     low = (block * X + pool - M) // P + 1 - B
     low = tl.maximum(low, high + 1 - B)
-    made = tl.zeros((V, X), tl.float32)  # (D, places)
+    made = tl.zeros((X, V), tl.float32)
     for at in range(low * T, (high + 1) * T, Y):
         number = at - low * T + tl.arange(0, Y)
         i = low + number // T
@@ -153,19 +158,18 @@ def _d_bank(
         local = view * b + own - begin
         there = (i <= high) & (own >= 0) & (own < b) & (local >= 0) & (local < S)
         row = (local * T + number % T).to(tl.int64)
-        m = place[None, :] - i[:, None] * P
+        m = place[:, None] - (i * P)[None, :]
         m = tl.where(m < 0, m + pool, m)
-        cell = there[:, None] & (m < M) & (place < pool)[None, :]
-        slope = row[:, None] * M + m
+        cell = there[None, :] & (m < M) & (place < pool)[:, None]
+        slope = (row * M)[None, :] + m
         steep = tl.load(slope_high + slope, mask=cell, other=0.0)
         rest = tl.load(slope_low + slope, mask=cell, other=0.0)
         vector = row[:, None] * D + e[None, :]
         cell = there[:, None] & (e < D)[None, :]
-        a = tl.trans(tl.load(anchors_high + vector, mask=cell, other=0.0))
-        made = tl.dot(a, steep, made)
-        made = tl.dot(a, rest, made)
-        a = tl.trans(tl.load(anchors_low + vector, mask=cell, other=0.0))
-        made = tl.dot(a, steep, made)
+        a = tl.load(anchors_high + vector, mask=cell, other=0.0)
+        made = tl.dot(steep, a, made)
+        made = tl.dot(rest, a, made)
+        made = tl.dot(steep, tl.load(anchors_low + vector, mask=cell, other=0.0), made)
     entry = (1 - view) * E + tl.load(order + place, mask=place < pool, other=0)
     to = d_bank + entry[:, None] * D + e[None, :]
-    tl.store(to, tl.trans(made), mask=(place < pool)[:, None] & (e < D)[None, :])
+    tl.store(to, made, mask=(place < pool)[:, None] & (e < D)[None, :])

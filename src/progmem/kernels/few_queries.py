@@ -1,4 +1,4 @@
-"""Attention of a few queries over a few keys: one series a program, some heads at once.
+"""Attention of a few queries over a few keys: one head of a series a program, in one warp.
 
 In a step of the scan the two slots of a window look at ten keys. Products of the tensor cores would
 be mostly padding; here the keys lie in registers and every query goes over them once.
@@ -18,7 +18,8 @@ from torch import Tensor, uint8
 from progmem.kernels.few_keys import Given, rows_and_sizes, with_steps
 
 MOST = 4  # queries
-HEADS, WARPS = 2, 1  # of a program
+HEADS, WARPS = 1, 1  # of a program
+REGISTERS, SMALL = 128, 1024  # of a thread, so that many fit, if keys times width are few enough
 
 
 def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
@@ -60,9 +61,10 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
     arguments, sizes = rows_and_sizes(given, (0, 2, 3))
     assert mask is not None and (sizes["T"] == 1 or mask.stride(2) == 0)  # queries see the same
     arguments += [mask.view(uint8), mask.stride(0), mask.stride(3)]
+    C_, d_ = (triton.next_power_of_2(x) for x in (sizes["F"] + sizes["J"], sizes["d"]))
     sizes |= {
-        "C_": triton.next_power_of_2(sizes["F"] + sizes["J"]),
-        "d_": triton.next_power_of_2(sizes["d"]), "HEADS": HEADS, "num_warps": WARPS,
+        "C_": C_, "d_": d_, "HEADS": HEADS, "num_warps": WARPS,
+        "maxnreg": REGISTERS if C_ * d_ <= SMALL else None,
     }  # fmt: skip
     return arguments, sizes
 

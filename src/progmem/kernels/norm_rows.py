@@ -15,7 +15,9 @@ from torch import Tensor
 from progmem.kernels.row_parts import divided, norm_pull, normed, row_of, rows_at, tile, vector
 
 ROWS = 8  # of a program at a time
-PROGRAMS = 264  # of the backward pass, each with its own sums for weight and bias
+# A backward pass that sums for weight and bias: a warp a row, which waits for nobody, and the next
+# row asked for while one is worked on; many programs, each with its own sums.
+PROGRAMS, WARPS, STAGES = 1056, 1, 2
 
 
 class Normed(NamedTuple):
@@ -128,7 +130,7 @@ def backward_of_rows(
     d_more = dx
     if more_type is not None and more_type != x_type:
         d_more = torch.empty_like(total, dtype=more_type)
-    programs = min(PROGRAMS, triton.cdiv(R, ROWS)) if params else 0
+    programs = min(PROGRAMS, R) if params else 0
     sums = dx.new_empty(programs, 3, D, dtype=torch.float32)
     _launch_backward(total, weight, moments, dy, d_total, dx, d_more, sums if params else None)
     return dx, None if more_type is None else d_more, sums
@@ -155,12 +157,13 @@ def _launch_backward(
     sums: Tensor | None,
 ) -> None:
     R, D = total.numel() // total.shape[-1], total.shape[-1]
-    rows = 2 if sums is None else ROWS  # without sums nothing keeps programs few
+    rows, warps, stages = (2, 4, 1) if sums is None else (1, WARPS, STAGES)
     programs = triton.cdiv(R, rows) if sums is None else len(sums)
     _norm_backward[(programs,)](
         total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
         LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
+        STAGES=stages, num_warps=warps,
     )  # fmt: skip
 
 
@@ -206,7 +209,7 @@ def sum_and_norm(
 def _norm_backward(
     total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
-    LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr,
+    LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     c = tl.arange(0, D_)
@@ -214,20 +217,24 @@ def _norm_backward(
     dw = tl.zeros((ROWS, D_), tl.float32)
     db = tl.zeros((ROWS, D_), tl.float32)
     d_shift = tl.zeros((ROWS, D_), tl.float32)
-    for start in range(program * ROWS, R, tl.num_programs(0) * ROWS):
+    for start in tl.range(program * ROWS, R, tl.num_programs(0) * ROWS, num_stages=STAGES):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         cell = (r < R)[:, None] & (c < D)[None, :]
         place = r[:, None] * D + c[None, :]
+        # everything is asked for before anything is waited for
+        x = rows_at(total, place, cell)
+        pull = rows_at(dy, r[:, None] * step_dy + c[None, :], cell)
+        if LATER:
+            later = rows_at(d_total, place, cell)
         mean = tl.load(moments + r, mask=r < R, other=0.0)
         scale = tl.load(moments + R + r, mask=r < R, other=0.0)
-        unit = tl.where(cell, (rows_at(total, place, cell) - mean[:, None]) * scale[:, None], 0.0)
-        pull = rows_at(dy, r[:, None] * step_dy + c[None, :], cell)
+        unit = tl.where(cell, (x - mean[:, None]) * scale[:, None], 0.0)
         if PARAMS:
             dw += pull * unit
             db += pull
         back = norm_pull(pull * w, unit, scale, D)
         if LATER:
-            back += rows_at(d_total, place, cell)
+            back += later
             if PARAMS:
                 d_shift += tl.where(cell, back, 0.0)
         tl.store(dx + place, back.to(dx.dtype.element_ty), mask=cell)
