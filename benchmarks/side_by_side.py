@@ -38,6 +38,7 @@ def run_rows(
     with other arguments or another commit it is another row.
     """
     work.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once))}
     same = [module, *arguments, str(record.environment()["commit"])]
     key = hashlib.sha256("\n".join(same).encode()).hexdigest()[:8]
 
@@ -46,7 +47,7 @@ def run_rows(
         if not kept.exists():
             done = subprocess.run(
                 [sys.executable, "-m", module, "--row", row, *arguments],
-                stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE, text=True, env=environment,
             )  # fmt: skip
             if done.returncode:
                 raise RuntimeError(f"row {row} of {module} failed")
