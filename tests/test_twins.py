@@ -66,3 +66,11 @@ def test_a_twin_lists_its_weights_by_name():
     assert {name: w.dtype for name, w in twin.named_parameters()} == {
         "0.weight": torch.bfloat16, "0.bias": torch.float32
     }  # fmt: skip
+
+
+def test_a_twin_of_a_twin_hands_back_to_the_first_module():
+    own = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LayerNorm(3))
+    twin = cast_once(cast_once(own, torch.bfloat16), torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        twin(torch.randn(4, 3)).square().sum().backward()
+    assert all(w.grad is not None and w.grad.dtype == torch.float32 for w in own.parameters())

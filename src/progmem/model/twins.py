@@ -1,8 +1,7 @@
 """Twins of a module: the same code on other tensors in place of its weights."""
 
 import copy
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -28,13 +27,13 @@ def cast_once(module: M, dtype: torch.dtype) -> M:
     Gradients reach the module's own weights: what several uses of a weight hand back is cast and
     added by a few operations for all weights, where autograd would add them one by one.
     """
-    matrices = {id(part.weight) for part in module.modules() if isinstance(part, nn.Linear)}
+    linear = (part for part in module.modules() if isinstance(part, nn.Linear))
+    matrices = {id(dict(part.named_parameters())["weight"]) for part in linear}
     weights = list(module.parameters())
     types = [dtype if id(weight) in matrices else weight.dtype for weight in weights]
-    handed: tuple[Tensor, ...] = _Hand.apply(types, *weights)  # type: ignore[no-untyped-call]
-    made = {
-        id(weight): itertools.cycle(handed[i :: len(weights)]) for i, weight in enumerate(weights)
-    }
+    uses = USES if torch.is_grad_enabled() else 1
+    handed: tuple[Tensor, ...] = _Hand.apply(uses, types, *weights)  # type: ignore[no-untyped-call]
+    made = {id(weight): handed[i :: len(weights)] for i, weight in enumerate(weights)}
     return _twin(module, lambda _, weight: made[id(weight)])
 
 
@@ -47,14 +46,23 @@ def for_autocast(module: M, x: Tensor) -> M:
 
 
 class _InTurn(dict[str, Any]):
-    """Weights by name; one that was handed out for several uses is another at every reading."""
+    """Weights by name; of one that was handed out for several uses, each reading takes the next."""
+
+    def __init__(self, weights: Iterable[tuple[str, Any]]) -> None:
+        super().__init__(weights)
+        self.turn = {name: 0 for name in self}
 
     def __getitem__(self, name: str) -> Any:
         weight = super().__getitem__(name)
-        return next(weight) if isinstance(weight, itertools.cycle) else weight
+        if not isinstance(weight, tuple):
+            return weight
+        self.turn[name] += 1
+        return weight[self.turn[name] % len(weight)]
 
     def items(self) -> Any:
-        return {name: self[name] for name in self}.items()
+        """For lists of weights, in which each is one: always the first of its uses."""
+        pairs = super().items()
+        return {name: w[0] if isinstance(w, tuple) else w for name, w in pairs}.items()
 
 
 def _twin(module: M, change: Callable[[nn.Module, Tensor], Any]) -> M:
@@ -74,11 +82,13 @@ class _Hand(torch.autograd.Function):
     """Weights in other types, each once for every use; the way back adds what the uses found."""
 
     @staticmethod
-    def forward(ctx: Any, types: list[torch.dtype], *weights: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, uses: int, types: list[torch.dtype], *weights: Tensor
+    ) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.types = [weight.dtype for weight in weights]
         made = _cast(list(weights), types)
-        return tuple(weight.detach() for _ in range(USES) for weight in made)
+        return tuple(weight.detach() for _ in range(uses) for weight in made)
 
     @staticmethod
     def backward(ctx: Any, *back: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -95,7 +105,7 @@ class _Hand(torch.autograd.Function):
                 more = [found[i][use] for i in again]
                 added = torch._foreach_add([total[i] for i in again], more)
                 total.update(zip(again, added, strict=True))
-        return None, *(total.get(i) for i in range(count))
+        return None, None, *(total.get(i) for i in range(count))
 
 
 def _cast(tensors: list[Tensor], types: list[torch.dtype]) -> list[Tensor]:
