@@ -46,13 +46,9 @@ def run_backward(given: Given, score: Tensor, push: Tensor, back: Tensor) -> tup
     same = bank.data_ptr() == anchors.data_ptr() and bank.numel() == anchors.numel()
     of_bank = of_anchors if same else _halves(bank)  # in one process they are
     _d_anchors[(*anchor_grid(given), chunks)](
-        *slopes,
-        *of_bank,
-        order,
-        d_anchors,
-        *sizes_of(given),
+        *slopes, *of_bank, order, d_anchors, *sizes_of(given),
         **tiles | {"Y": TILE, "num_stages": 2},
-    )
+    )  # fmt: skip
     _d_bank[(triton.cdiv(len(order), TILE), 2, chunks)](
         *slopes, *of_anchors, order, d_bank, *sizes_of(given), **tiles
     )
