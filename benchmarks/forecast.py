@@ -1,5 +1,5 @@
-"""Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained, and
-what the ridges make of the last values themselves, without an encoder or covariates.
+"""Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained, both
+also without the time covariates; and what the ridges make of the last values themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -19,6 +19,7 @@ from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines.values import Values
 from progmem.data.dates import COVARIATES
 from progmem.data.forecast_sets import forecast_set
+from progmem.data.recordings import without_covariates
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
@@ -30,14 +31,17 @@ from progmem.training.pretrain import pretrain
 from progmem.training.setup import initial_model, model_for
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
-ENCODERS = ("trained", "untrained", "values")
+ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
+            "trained_bare": "trained, no covariates",
+            "untrained_bare": "untrained, no covariates"}  # fmt: skip
 SEEDS = (0, 1, 2)
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
-def settings(name: str, seed: int, overrides: list[str]) -> RunConfig:
+def settings(name: str, encoder: str, seed: int, overrides: list[str]) -> RunConfig:
     path = EXPERIMENTS / f"forecast-{name.lower()}.yaml"
-    return read_config(path, [*overrides, f"train.seed={seed}"])
+    bare = ["data.covariates=false"] if encoder.endswith("_bare") else []
+    return read_config(path, [*overrides, *bare, f"train.seed={seed}"])
 
 
 def measure(
@@ -48,11 +52,12 @@ def measure(
     data = forecast_set(name, data_dir)
     probed = _encoder(encoder, name, cfg, data_dir, run)
     trained = time.perf_counter()
-    result = {"encoder": encoder, "seed": cfg.train.seed} | probe_forecast(probed, data)
-    now = time.perf_counter()
     facts: dict[str, Any] = {"run": cfg.to_dict()}
     if isinstance(probed, PMT):
         facts["model"] = probed.cfg.to_dict()
+        data = data.seen_by(probed.cfg.channels)
+    result = {"encoder": ENCODERS[encoder], "seed": cfg.train.seed} | probe_forecast(probed, data)
+    now = time.perf_counter()
     return result | {"seconds": now - began, "seconds_probe": now - trained, "config": facts}
 
 
@@ -60,9 +65,10 @@ def _encoder(
     encoder: str, name: str, cfg: RunConfig, data_dir: Path | None, run: Path
 ) -> PMT | Values:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if encoder == "trained":
+    if encoder.startswith("trained"):
         return pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None).to(device)
-    rows = Rows(forecast_set(name, data_dir).training_recordings(), cfg.data)
+    recordings = forecast_set(name, data_dir).training_recordings()
+    rows = Rows(recordings if cfg.data.covariates else without_covariates(recordings), cfg.data)
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     if encoder == "values":
@@ -81,7 +87,7 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.row is not None:
         name, encoder, seed = chosen.row.rsplit("-", 2)
-        cfg = settings(name, int(seed), chosen.override)
+        cfg = settings(name, encoder, int(seed), chosen.override)
         run = training_folder(chosen.work, chosen.row, cfg.to_dict(), chosen.commit)
         row = measure(name, encoder, cfg, chosen.data_dir, run)
         print(json.dumps(row), flush=True)

@@ -18,6 +18,8 @@ from progmem.data.rows import Rows
 from progmem.data.source import open_source
 from progmem.errors import InputError
 from progmem.losses.negatives import overlapping
+from progmem.model.saving import load
+from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.report.paper import FORECASTING
 from progmem.report.tables import render
@@ -105,11 +107,40 @@ def test_a_series_by_name_is_pretrained_on_and_scored(series, monkeypatch, capsy
         ([*probe, "--horizon", "70"], "horizon 70 does not fit into the train part of ETTh1-uni"),
         ([*probe, "--horizon", "0"], "horizon must be a whole number from 1 up, got 0"),
         (["probe", "forecast", "run/model", "ETTh1", "--horizon", "24", *where],
-         "ETTh1 has 9 channels with its time covariates, the model has 8; pretrain on ETTh1"),
+         "ETTh1 has 9 channels with its time covariates, 2 without them, the model has 8; pretrain "
+         "on ETTh1"),
     ):  # fmt: skip
         assert main(arguments) == 2
         printed = capsys.readouterr().err
         assert message in printed and printed.count("\n") == 1
+
+
+def test_a_model_trained_without_covariates_is_probed_and_used_without_them(series, monkeypatch):
+    monkeypatch.chdir(series)
+    where, bare = ["--data-dir", str(series)], "data.covariates=false"
+    assert main(["pretrain", "ETTh1", "-o", "run", *where, *TINY, bare]) == 0
+    model = load("run/model")
+    assert model.cfg.channels == 2
+    data = forecast_set("ETTh1", series)
+    start, end = data.bounds["train"]
+    np.testing.assert_allclose(model.stats.mean, data.x[0, start:end, 7:].mean(0), rtol=1e-6)
+    seen = data.seen_by(2)
+    np.testing.assert_array_equal(seen.x, data.x[..., 7:])
+    probe = ["probe", "forecast", "run/model", "ETTh1", *where, "--horizon", "24"]
+    assert main([*probe, "-o", "found.json"]) == 0
+    row = json.loads(Path("found.json").read_text())["rows"][0]
+    expected = probe_forecast(model, seen, horizons=[24])
+    mine, theirs = (x["scores"]["24"]["ridge"]["test"] for x in (row, expected))
+    assert mine == pytest.approx(theirs)
+
+    lines = [
+        "date,a,b",
+        *(f"2020-01-{1 + i // 24:02d} {i % 24}:00,{i % 5},{i % 7}" for i in range(300)),
+    ]
+    Path("own.csv").write_text("\n".join(lines))
+    assert main(["pretrain", "own.csv", "-o", "own", *TINY, bare]) == 0
+    assert load("own/model").cfg.channels == 2
+    assert main(["embed", "own/model", "own.csv", "-o", "tokens.npz"]) == 0
 
 
 def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, monkeypatch):

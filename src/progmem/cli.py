@@ -180,7 +180,7 @@ def _finetune(chosen: Any) -> None:
 
 
 def _embed(chosen: Any) -> None:
-    from progmem.data.recordings import read_recordings
+    from progmem.data.recordings import recordings_for
     from progmem.embed import embed, run_sampling_rate
 
     model = progmem.load(chosen.model)
@@ -189,7 +189,7 @@ def _embed(chosen: Any) -> None:
         rate = run_sampling_rate(chosen.model)
     elif not 0 < rate < float("inf"):
         raise InputError(f"--sampling-rate must be a number above 0, got {rate:g}")
-    embed(model, read_recordings(chosen.input), chosen.out, sampling_rate=rate)
+    embed(model, recordings_for(model.cfg.channels, chosen.input), chosen.out, sampling_rate=rate)
 
 
 def _probe_classify(chosen: Any) -> None:

@@ -14,6 +14,7 @@ from progmem.fields import (
     check_mapping,
     check_names,
     choice,
+    flag,
     names,
     number,
     plain,
@@ -39,6 +40,7 @@ class DataConfig:
     window: int = whole(512, 1)  # samples of a row cut from a recording of more than ``longest``
     hop: int = whole(0, 0)  # samples between such rows; 0: the window's length
     sampling_rate: float | None = positive(None, optional=True)  # samples a second
+    covariates: bool = flag(True)  # of dated series: what the calendar says, beside the values
 
     def __post_init__(self) -> None:
         check_fields(self, "data")

@@ -4,13 +4,13 @@ Shapes: I instances, T samples, C channels an encoder sees, F values to predict.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from progmem.data.dates import time_covariates
+from progmem.data.dates import COVARIATES, time_covariates
 from progmem.data.recordings import Recording
 from progmem.data.registry import load
 from progmem.data.sets import DatedSeries
@@ -53,8 +53,24 @@ class ForecastData:
     def training_recordings(self) -> list[Recording]:
         """The training part of each instance, as `pretrain` takes it."""
         start, end = self.bounds["train"]
+        columns = [self.columns] if len(self.x) == 1 else [(column,) for column in self.columns]
         names = [self.name] if len(self.x) == 1 else [f"{self.name} {c}" for c in self.columns]
-        return [Recording(n, x[start:end]) for n, x in zip(names, self.x, strict=True)]
+        return [
+            Recording(name, x[start:end], columns=(*COVARIATES, *own))
+            for name, x, own in zip(names, self.x, columns, strict=True)
+        ]
+
+    def seen_by(self, channels: int) -> "ForecastData":
+        """As a model of so many channels was trained on it: with the covariates, or without."""
+        most, first = self.x.shape[2], len(COVARIATES)
+        if channels == most:
+            return self
+        if channels != most - first:
+            raise InputError(
+                f"{self.name} has {most} channels with its time covariates, {most - first} without "
+                f"them, the model has {channels}; pretrain on {self.name}"
+            )
+        return replace(self, x=self.x[..., first:])
 
 
 def forecast_set(name: str, data_dir: str | Path | None = None) -> ForecastData:

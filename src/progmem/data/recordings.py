@@ -54,6 +54,24 @@ def read_recordings(path: Path) -> list[Recording]:
     return recordings
 
 
+def without_covariates(recordings: Sequence[Recording]) -> list[Recording]:
+    """Dated series by their values alone; others as they are."""
+    first = len(COVARIATES)
+    return [
+        r._replace(values=r.values[:, first:], columns=r.columns[first:])
+        if r.columns[:first] == COVARIATES
+        else r
+        for r in recordings
+    ]
+
+
+def recordings_for(channels: int, path: Path) -> list[Recording]:
+    """`read_recordings` for a model of so many channels, perhaps trained without covariates."""
+    recordings = read_recordings(path)
+    bare = without_covariates(recordings)
+    return bare if bare[0].values.shape[1] == channels else recordings
+
+
 def _check_order(named: Sequence[Recording]) -> None:
     """Refuse files that have the same columns in another order: channels would be mixed up."""
     for one in named[1:]:

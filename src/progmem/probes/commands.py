@@ -11,7 +11,7 @@ import torch
 
 from progmem.data.label_files import labels_for
 from progmem.data.labels import Amount
-from progmem.data.recordings import read_recordings
+from progmem.data.recordings import recordings_for
 from progmem.data.registry import load_labelled
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
@@ -102,7 +102,7 @@ def label_series(
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
     check_output(out, x, y, new)
     model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
-    others = None if new is None else read_recordings(new)
+    others = None if new is None else recordings_for(model.cfg.channels, new)
     if others is not None:
         Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
     probe: LabelProbe | Classifier
@@ -137,7 +137,7 @@ def _predict(probe: LabelProbe | Classifier, series: list[np.ndarray]) -> Predic
 
 
 def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
-    recordings = read_recordings(x)
+    recordings = recordings_for(model.cfg.channels, x)
     labels = labels_for(recordings, x, y)
     probe = LabelProbe(model, pooling=pooling).fit([r.values for r in recordings], labels)
     guess = probe.estimate()

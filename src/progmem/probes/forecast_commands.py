@@ -9,12 +9,11 @@ import torch
 
 from progmem.data import registry
 from progmem.data.dates import by_date
-from progmem.data.forecast_sets import HORIZONS, VARIANTS, ForecastData, forecast_set
+from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
 from progmem.forecaster import Forecaster
-from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.probes.forecast import probe_forecast, samples
 from progmem.probes.sliding import PADDING
@@ -47,7 +46,7 @@ def forecast_scores(
     source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load(model_folder, device=device)
-    check_channels(model, data)
+    data = data.seen_by(model.cfg.channels)
     rows = []
     for kind, encoder in (("trained", model), ("untrained", untrained_twin(model))):
         started = time.perf_counter()
@@ -66,15 +65,6 @@ def forecast_scores(
     what = "MSE / MAE on the test part, values scaled by the training part, ridge on the last token"
     say(f"\n{what}\n\n{forecast_table([result])}\n\nwritten: {out}")
     return result
-
-
-def check_channels(model: PMT, data: ForecastData) -> None:
-    """Refuse a model that was made for other columns."""
-    if model.cfg.channels != data.x.shape[2]:
-        raise InputError(
-            f"{data.name} has {data.x.shape[2]} channels with its time covariates, the model has "
-            f"{model.cfg.channels}; pretrain on {data.name}"
-        )
 
 
 def forecast_series(

@@ -13,6 +13,7 @@ from sklearn.metrics import f1_score
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
+from progmem.data.recordings import without_covariates
 from progmem.data.rows import Rows, check_finite
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
@@ -65,6 +66,8 @@ def finetune(
     if result is not None:
         check_result_file(result, "--result")
     data = source if isinstance(source, Labelled) else open_labelled(source, y, data_dir, split)
+    if not cfg.run.data.covariates:
+        data = data._replace(recordings=without_covariates(data.recordings))
     options = cfg.finetune
     parts = choose_parts(
         data, labels=options.labels, label_seed=options.label_seed, validation=options.validation
