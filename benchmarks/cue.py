@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
-from progmem.probes.cue_command import cue_set
+from progmem.commands.cue import cue_set
 from progmem.report import record
 from progmem.report.tables import render
 from progmem.settings import read_config

@@ -8,12 +8,12 @@ from probe_setup import waves
 
 import progmem
 from progmem.cli import main
+from progmem.commands import classify as commands
 from progmem.data.labels import draw_labels
 from progmem.data.sets import LabelledSet
+from progmem.pooling import POOLINGS, pool
 from progmem.probes import classify as classify_module
-from progmem.probes import commands
 from progmem.probes.classify import probe_set
-from progmem.probes.pooling import POOLINGS, pool
 from progmem.probes.untrained import untrained_twin
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain

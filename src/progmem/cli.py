@@ -193,21 +193,21 @@ def _embed(chosen: Any) -> None:
 
 
 def _probe_classify(chosen: Any) -> None:
+    from progmem.commands import classify
     from progmem.data.labels import parse_amount
-    from progmem.probes import commands
 
     of_set = {"--data-dir": chosen.data_dir, "--split": chosen.split, "--labels": chosen.labels}
     of_own = {"--x": chosen.x, "--y": chosen.y, "--probe": chosen.kept, "--predict": chosen.predict,
               "--pooling": chosen.pooling}  # fmt: skip
     if chosen.set is None:
         _refuse(of_set, "goes with a data set's name")
-        commands.label_series(
+        classify.label_series(
             chosen.model, x=chosen.x, y=chosen.y, probe_file=chosen.kept, new=chosen.predict,
             out=chosen.out, pooling=chosen.pooling,
         )  # fmt: skip
         return
     _refuse(of_own, f"is for own series, not for {chosen.set}")
-    commands.classify_set(
+    classify.classify_set(
         chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
         data_dir=chosen.data_dir, split=chosen.split or "official",
         labels=[parse_amount(text) for text in chosen.labels or ("1%", "5%")],
@@ -215,7 +215,7 @@ def _probe_classify(chosen: Any) -> None:
 
 
 def _probe_cue(chosen: Any) -> None:
-    from progmem.probes.cue_command import cue_set
+    from progmem.commands.cue import cue_set
 
     name = f"{chosen.set}-{chosen.model.resolve().parent.name}.json"
     cue_set(
@@ -225,12 +225,12 @@ def _probe_cue(chosen: Any) -> None:
 
 
 def _probe_forecast(chosen: Any) -> None:
+    from progmem.commands import forecast
     from progmem.data.forecast_sets import HORIZONS, VARIANTS
-    from progmem.probes import forecast_commands
 
     if chosen.data in VARIANTS and chosen.predict is None:
         _refuse({"--probe": chosen.kept, "--padding": chosen.padding}, "goes with --predict")
-        forecast_commands.forecast_scores(
+        forecast.forecast_scores(
             chosen.model, chosen.data,
             chosen.out or Path("results/forecast") / f"{chosen.data}.json",
             data_dir=chosen.data_dir, horizons=chosen.horizon or HORIZONS,
@@ -239,7 +239,7 @@ def _probe_forecast(chosen: Any) -> None:
     _refuse({"-o": chosen.out}, "is for the scores of a set; predictions go to --predict")
     if chosen.horizon is None or len(chosen.horizon) > 1:
         raise InputError("give one --horizon: how many samples ahead to predict")
-    forecast_commands.forecast_series(
+    forecast.forecast_series(
         chosen.model, chosen.data, horizon=chosen.horizon[0], out=chosen.predict,
         kept=chosen.kept, data_dir=chosen.data_dir, padding=chosen.padding,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 from progmem.data.labels import Amount, amount_name, check_labels, draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.encoding import Encoder
-from progmem.probes.pooling import POOLINGS, pool
+from progmem.pooling import POOLINGS, pool
 from progmem.probes.svm import HEADS, fit_svm
 
 LABELS: tuple[Amount, ...] = (0.01, 0.05)

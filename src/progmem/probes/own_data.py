@@ -16,7 +16,7 @@ from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.files import write_file
 from progmem.model.saving import weights_sha256
-from progmem.probes.pooling import check_observed, pool
+from progmem.pooling import check_observed, pool
 from progmem.probes.svm import FOLDS, HEADS, fit_svm
 
 FORMAT = "progmem probe 1"

@@ -20,8 +20,8 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.pooling import pieces
 from progmem.probes.cue import GAPS, insert_cues, place_cues, spread_outside
-from progmem.probes.pooling import pieces
 
 SEEDS = (0, 1, 2)  # draws of which series has which gap
 FOLDS = 5

@@ -9,7 +9,6 @@ import numpy as np
 
 from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
-from progmem.probes.svm import HEADS
 from progmem.report.compute_tables import (
     aggregator_table,
     stream_table,
@@ -52,9 +51,13 @@ def classification_table(
     rows = [row for result in results for row in result["rows"]]
     if not any(head in scores for r in rows for scores in r["scores"].get(pooling, {}).values()):
         poolings = list(dict.fromkeys(name for row in rows for name in row["scores"]))
+        scored = (
+            scores for row in rows for one in row["scores"].values() for scores in one.values()
+        )
+        heads = list(dict.fromkeys(name for scores in scored for name in scores))
         raise InputError(
             f"no scores of {head!r} on {pooling!r}; poolings: {', '.join(poolings)}; "
-            f"heads: {'; '.join(HEADS)}"
+            f"heads: {'; '.join(heads)}"
         )
     official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))

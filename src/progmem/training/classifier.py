@@ -21,7 +21,7 @@ from progmem.files import to_json, write_file
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.model.twins import for_autocast
-from progmem.probes.pooling import check_observed, pool
+from progmem.pooling import check_observed, pool
 
 FORMAT = "progmem head 1"
 

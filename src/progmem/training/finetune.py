@@ -21,7 +21,7 @@ from progmem.finetune_settings import FinetuneConfig, finetune_config
 from progmem.model import saving
 from progmem.model.inputs import ChannelStats, Series
 from progmem.model.pmt import PMT
-from progmem.probes.pooling import check_observed
+from progmem.pooling import check_observed
 from progmem.report import record
 from progmem.report.finetune_table import finetune_table
 from progmem.training import randomness, run_folder

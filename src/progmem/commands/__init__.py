@@ -1,0 +1,1 @@
+"""What `progmem probe` does: models, data, probes, results and tables put together."""
