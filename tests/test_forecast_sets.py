@@ -14,6 +14,7 @@ from forecast_setup import dated_file, small_model
 from progmem.cli import main
 from progmem.data import registry
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
+from progmem.data.recordings import read_recordings, recordings_for, without_covariates
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
 from progmem.errors import InputError
@@ -141,6 +142,19 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     assert main(["pretrain", "own.csv", "-o", "own", *TINY, bare]) == 0
     assert load("own/model").cfg.channels == 2
     assert main(["embed", "own/model", "own.csv", "-o", "tokens.npz"]) == 0
+
+
+def test_a_folder_of_dated_and_undated_files_must_agree_without_covariates(tmp_path):
+    dates = [f"2020-01-01 {i}:00,{i},{i}" for i in range(5)]
+    (tmp_path / "a.csv").write_text("\n".join(["date,u,v", *dates]))
+    np.save(tmp_path / "b.npy", np.zeros((5, 9)))
+    assert [r.values.shape[1] for r in recordings_for(9, tmp_path)] == [9, 9]
+    for refused in (
+        lambda: without_covariates(read_recordings(tmp_path)),
+        lambda: recordings_for(2, tmp_path),
+    ):
+        with pytest.raises(InputError, match="same channels: a has 2, b has 9"):
+            refused()
 
 
 def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, monkeypatch):

@@ -42,14 +42,7 @@ def read_recordings(path: Path) -> list[Recording]:
     recordings = [recording for file in files for recording in _read_file(file)]
     if not recordings:
         raise InputError(f"{path} holds no recording: its arrays are empty")
-    channels = {recording.values.shape[1] for recording in recordings}
-    if len(channels) > 1:
-        first = recordings[0]
-        other = next(r for r in recordings if r.values.shape[1] != first.values.shape[1])
-        raise InputError(
-            f"recordings must have the same channels: {first.name} has {first.values.shape[1]}, "
-            f"{other.name} has {other.values.shape[1]}"
-        )
+    _check_channels(recordings)
     _check_order([recording for recording in recordings if recording.columns])
     return recordings
 
@@ -57,19 +50,33 @@ def read_recordings(path: Path) -> list[Recording]:
 def without_covariates(recordings: Sequence[Recording]) -> list[Recording]:
     """Dated series by their values alone; others as they are."""
     first = len(COVARIATES)
-    return [
+    bare = [
         r._replace(values=r.values[:, first:], columns=r.columns[first:])
         if r.columns[:first] == COVARIATES
         else r
         for r in recordings
     ]
+    _check_channels(bare)  # of a folder with both kinds
+    return bare
 
 
 def recordings_for(channels: int, path: Path) -> list[Recording]:
     """`read_recordings` for a model of so many channels, perhaps trained without covariates."""
     recordings = read_recordings(path)
+    if recordings[0].values.shape[1] == channels:
+        return recordings
     bare = without_covariates(recordings)
     return bare if bare[0].values.shape[1] == channels else recordings
+
+
+def _check_channels(recordings: Sequence[Recording]) -> None:
+    first = recordings[0]
+    for other in recordings[1:]:
+        if other.values.shape[1] != first.values.shape[1]:
+            raise InputError(
+                f"recordings must have the same channels: {first.name} has "
+                f"{first.values.shape[1]}, {other.name} has {other.values.shape[1]}"
+            )
 
 
 def _check_order(named: Sequence[Recording]) -> None:
