@@ -45,12 +45,15 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast, "probe_forecast", partial(forecast.probe_forecast, horizons=[24]))
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1",
             "train.device=cpu"]  # fmt: skip
-    cfg = forecast.settings("ETTh1-uni", 1, tiny)
-    assert cfg.train.seed == 1 and cfg.data.window == 201
-    rows = [
-        forecast.measure("ETTh1-uni", encoder, cfg, tmp_path, tmp_path / encoder)
-        for encoder in forecast.ENCODERS
-    ]
-    assert [row["seed"] for row in rows] == [1, 1, 1]
-    assert rows[0]["scores"] != rows[1]["scores"] and set(rows[0]["scores"]) == {"24"}
+    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, tiny) for e in forecast.ENCODERS}
+    assert all(cfg.train.seed == 1 and cfg.data.window == 201 for cfg in cfgs.values())
+    rows = {
+        e: forecast.measure("ETTh1-uni", e, cfg, tmp_path, tmp_path / e) for e, cfg in cfgs.items()
+    }
+    assert {row["seed"] for row in rows.values()} == {1}
+    assert {row["encoder"] for row in rows.values()} == set(forecast.ENCODERS.values())
+    assert all(set(row["scores"]) == {"24"} for row in rows.values())
+    assert len({json.dumps(row["scores"]) for row in rows.values()}) == len(rows)
+    seen = {e: row["config"]["model"]["channels"] for e, row in rows.items() if e != "values"}
+    assert seen == {"trained": 8, "untrained": 8, "trained_bare": 1, "untrained_bare": 1}
     assert (tmp_path / "trained/model").is_dir() and not (tmp_path / "untrained").exists()
