@@ -40,8 +40,9 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 def settings(name: str, encoder: str, seed: int, overrides: list[str]) -> RunConfig:
     path = EXPERIMENTS / f"forecast-{name.lower()}.yaml"
-    bare = ["data.covariates=false"] if encoder.endswith("_bare") else []
-    return read_config(path, [*overrides, *bare, f"train.seed={seed}"])
+    covariates = "false" if encoder.endswith("_bare") else "true"
+    own = [f"data.covariates={covariates}", f"train.seed={seed}"]
+    return read_config(path, [*overrides, *own])
 
 
 def measure(
@@ -107,9 +108,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name in chosen.sets:
         mine = [row for row in found if row["set"] == name]
-        config = mine[0]["config"]
-        for row in mine:
-            row.pop("config")
+        config = {row["encoder"]: row.pop("config") for row in mine}  # seeds differ alone
         facts = {"config": config, "seeds": list(chosen.seeds)}
         result = {**facts, **record.environment(device, chosen.commit), "rows": mine}
         print(f"written: {record.save('forecast', name, result, folder=chosen.out)}")

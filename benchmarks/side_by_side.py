@@ -19,7 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--commit", help="where there is no repository to ask")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / name)
-    parser.add_argument("--at-once", type=int, default=1, help="trainings side by side")
+    parser.add_argument(
+        "--at-once", type=int, default=1, choices=range(1, 65), metavar="N",
+        help="trainings side by side",
+    )  # fmt: skip
     parser.add_argument("--row", help=argparse.SUPPRESS)
 
 
@@ -38,7 +41,7 @@ def run_rows(
     with other arguments or another commit it is another row.
     """
     work.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once))}
+    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once))} | os.environ
     same = [module, *arguments, str(record.environment()["commit"])]
     key = hashlib.sha256("\n".join(same).encode()).hexdigest()[:8]
 

@@ -14,7 +14,7 @@ from forecast_setup import dated_file, small_model
 from progmem.cli import main
 from progmem.data import registry
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
-from progmem.data.recordings import read_recordings, recordings_for, without_covariates
+from progmem.data.recordings import read_recordings
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
 from progmem.errors import InputError
@@ -141,20 +141,31 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     Path("own.csv").write_text("\n".join(lines))
     assert main(["pretrain", "own.csv", "-o", "own", *TINY, bare]) == 0
     assert load("own/model").cfg.channels == 2
-    assert main(["embed", "own/model", "own.csv", "-o", "tokens.npz"]) == 0
+    assert main(["embed", "own/model", "own.csv", "-o", "tokens"]) == 0
+    assert main(["pretrain", "own.csv", "-o", "dated", *TINY]) == 0  # 2 values, 9 channels
+    nine = ["date," + ",".join("abcdefghi"), *(line + ",0" * 7 for line in lines[1:])]
+    Path("nine.csv").write_text("\n".join(nine))
+    assert main(["embed", "dated/model", "nine.csv", "-o", "wrong"]) == 2  # 9 values are no 9
+    Path("y.csv").write_text("series,label\np,0\nq,1\n")
+    Path("two").mkdir()
+    for name in "pq":
+        Path(f"two/{name}.csv").write_text("\n".join(lines))
+    tune = ["finetune", "two", "--y", "y.csv", "--from", "own", "-o", "tuned", "train.epochs=1"]
+    assert main(tune) == 0
+    assert load("tuned/model").cfg.channels == 2
 
 
 def test_a_folder_of_dated_and_undated_files_must_agree_without_covariates(tmp_path):
     dates = [f"2020-01-01 {i}:00,{i},{i}" for i in range(5)]
     (tmp_path / "a.csv").write_text("\n".join(["date,u,v", *dates]))
     np.save(tmp_path / "b.npy", np.zeros((5, 9)))
-    assert [r.values.shape[1] for r in recordings_for(9, tmp_path)] == [9, 9]
-    for refused in (
-        lambda: without_covariates(read_recordings(tmp_path)),
-        lambda: recordings_for(2, tmp_path),
-    ):
-        with pytest.raises(InputError, match="same channels: a has 2, b has 9"):
-            refused()
+    assert [r.values.shape[1] for r in read_recordings(tmp_path)] == [9, 9]
+    with pytest.raises(InputError, match="same channels: a has 2, b has 9"):
+        read_recordings(tmp_path, covariates=False)
+    np.save(tmp_path / "b.npy", np.zeros((5, 2)))
+    assert [r.values.shape[1] for r in read_recordings(tmp_path, covariates=False)] == [2, 2]
+    with pytest.raises(InputError, match="same channels: a has 9, b has 2"):
+        read_recordings(tmp_path)
 
 
 def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, monkeypatch):

@@ -180,16 +180,18 @@ def _finetune(chosen: Any) -> None:
 
 
 def _embed(chosen: Any) -> None:
-    from progmem.data.recordings import recordings_for
-    from progmem.embed import embed, run_sampling_rate
+    from progmem.data.recordings import read_recordings
+    from progmem.embed import embed
+    from progmem.training.run_folder import data_settings
 
     model = progmem.load(chosen.model)
-    rate = chosen.sampling_rate
+    known, rate = data_settings(chosen.model.parent), chosen.sampling_rate
     if rate is None:
-        rate = run_sampling_rate(chosen.model)
+        rate = known.sampling_rate
     elif not 0 < rate < float("inf"):
         raise InputError(f"--sampling-rate must be a number above 0, got {rate:g}")
-    embed(model, recordings_for(model.cfg.channels, chosen.input), chosen.out, sampling_rate=rate)
+    recordings = read_recordings(chosen.input, covariates=known.covariates)
+    embed(model, recordings, chosen.out, sampling_rate=rate)
 
 
 def _probe_classify(chosen: Any) -> None:

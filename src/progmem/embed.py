@@ -20,8 +20,6 @@ from progmem.model.chunks import encode_in_chunks
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.inputs import Series, check_finite, evaluating
 from progmem.model.pmt import PMT
-from progmem.settings import run_config
-from progmem.training.run_folder import read_settings
 
 CHUNK = 65_536  # samples
 
@@ -65,12 +63,6 @@ def embed(
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-
-
-def run_sampling_rate(model_folder: Path) -> float | None:
-    """The ``data.sampling_rate`` of the run that a model folder lies in, if it lies in one."""
-    data = read_settings(model_folder.parent).get("data") or {}
-    return run_config({"data": data}).data.sampling_rate
 
 
 class _Files:

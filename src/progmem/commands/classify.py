@@ -11,7 +11,7 @@ import torch
 
 from progmem.data.label_files import labels_for
 from progmem.data.labels import Amount
-from progmem.data.recordings import recordings_for
+from progmem.data.recordings import Recording, read_recordings
 from progmem.data.registry import load_labelled
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
@@ -24,7 +24,13 @@ from progmem.probes.untrained import untrained_twin
 from progmem.report import record
 from progmem.report.tables import classification_table
 from progmem.training.classifier import Classifier
-from progmem.training.run_folder import check_unseen, read_settings, read_source, trained_on
+from progmem.training.run_folder import (
+    check_unseen,
+    data_settings,
+    read_settings,
+    read_source,
+    trained_on,
+)
 
 Say = Callable[[str], None]
 
@@ -102,13 +108,15 @@ def label_series(
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
     check_output(out, x, y, new)
     model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
-    others = None if new is None else recordings_for(model.cfg.channels, new)
+    covariates = data_settings(model_folder.parent).covariates
+    others = None if new is None else read_recordings(new, covariates=covariates)
     if others is not None:
         Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
     probe: LabelProbe | Classifier
     if probe_file is None:
         assert x is not None and y is not None
-        probe = _fit(model, x, y, pooling or "sequence", say)
+        known = read_recordings(x, covariates=covariates)
+        probe = _fit(model, known, x, y, pooling or "sequence", say)
     elif probe_file.is_dir():
         probe = Classifier.load(probe_file, device=next(model.parameters()).device)
         if weights_sha256(probe.encoder) != weights_sha256(model):
@@ -136,8 +144,9 @@ def _predict(probe: LabelProbe | Classifier, series: list[np.ndarray]) -> Predic
     return Prediction(np.array(probe.classes)[scores.argmax(1)], two[:, 1] - two[:, 0])
 
 
-def _fit(model: PMT, x: Path, y: Path, pooling: str, say: Say) -> LabelProbe:
-    recordings = recordings_for(model.cfg.channels, x)
+def _fit(
+    model: PMT, recordings: list[Recording], x: Path, y: Path, pooling: str, say: Say
+) -> LabelProbe:
     labels = labels_for(recordings, x, y)
     probe = LabelProbe(model, pooling=pooling).fit([r.values for r in recordings], labels)
     guess = probe.estimate()

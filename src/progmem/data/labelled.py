@@ -51,7 +51,12 @@ class Parts(NamedTuple):
 
 
 def open_labelled(
-    source: str | Path, y: Path | None, data_dir: Path | None, split: str
+    source: str | Path,
+    y: Path | None,
+    data_dir: Path | None,
+    split: str,
+    *,
+    covariates: bool = True,
 ) -> Labelled:
     """A data set by name with its split, or own series with the file of their labels."""
     if str(source) in FILES:
@@ -64,7 +69,7 @@ def open_labelled(
             check_name(str(source), data_dir)
         except InputError as error:
             raise InputError(f"there is no file or folder {path}; {error}") from error
-    recordings = read_recordings(path)
+    recordings = read_recordings(path, covariates=covariates)
     if y is None:
         raise InputError(f"{path} has no labels; give them with --y, or a data set's name")
     if split != "official":

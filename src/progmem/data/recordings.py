@@ -27,10 +27,11 @@ class Recording(NamedTuple):
     columns: tuple[str, ...] = ()  # what its file calls the channels
 
 
-def read_recordings(path: Path) -> list[Recording]:
+def read_recordings(path: Path, *, covariates: bool = True) -> list[Recording]:
     """All recordings of a file or of a folder's files, in order of their names.
 
-    An array (L, C) is one recording, (B, L, C) are B of them; a vector is one channel.
+    An array (L, C) is one recording, (B, L, C) are B of them; a vector is one channel. Dated series
+    begin with the time covariates, or are their values alone.
     """
     if not path.exists():
         raise InputError(f"there is no {path}; give a .npy, .npz or .csv file or a folder of them")
@@ -42,6 +43,8 @@ def read_recordings(path: Path) -> list[Recording]:
     recordings = [recording for file in files for recording in _read_file(file)]
     if not recordings:
         raise InputError(f"{path} holds no recording: its arrays are empty")
+    if not covariates:
+        recordings = without_covariates(recordings)
     _check_channels(recordings)
     _check_order([recording for recording in recordings if recording.columns])
     return recordings
@@ -50,23 +53,12 @@ def read_recordings(path: Path) -> list[Recording]:
 def without_covariates(recordings: Sequence[Recording]) -> list[Recording]:
     """Dated series by their values alone; others as they are."""
     first = len(COVARIATES)
-    bare = [
+    return [
         r._replace(values=r.values[:, first:], columns=r.columns[first:])
         if r.columns[:first] == COVARIATES
         else r
         for r in recordings
     ]
-    _check_channels(bare)  # of a folder with both kinds
-    return bare
-
-
-def recordings_for(channels: int, path: Path) -> list[Recording]:
-    """`read_recordings` for a model of so many channels, perhaps trained without covariates."""
-    recordings = read_recordings(path)
-    if recordings[0].values.shape[1] == channels:
-        return recordings
-    bare = without_covariates(recordings)
-    return bare if bare[0].values.shape[1] == channels else recordings
 
 
 def _check_channels(recordings: Sequence[Recording]) -> None:

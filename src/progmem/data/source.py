@@ -4,30 +4,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from progmem.data.forecast_sets import VARIANTS, forecast_set
-from progmem.data.recordings import Recording, read_recordings
+from progmem.data.recordings import Recording, read_recordings, without_covariates
 from progmem.data.registry import FILES, LABELLED, check_name, load_labelled
 from progmem.errors import InputError
 
 
 def open_source(
-    source: str | Path, data_dir: str | Path | None, split: str
+    source: str | Path, data_dir: str | Path | None, split: str, *, covariates: bool = True
 ) -> tuple[Sequence[Recording], dict[str, str]]:
     """The recordings, of a set the training rows of its ``split``; and a note of what they are.
 
-    Of a series to forecast they begin with the time covariates. A set's name wins over a folder of
-    that name, which can be given as ./NAME.
+    Of a dated series they begin with the time ``covariates``, if those are wanted. A set's name
+    wins over a folder of that name, which can be given as ./NAME.
     """
     path = Path(source)
     named = str(source) in FILES or str(source) in VARIANTS
     if not named and (path.exists() or path.suffix or len(path.parts) > 1):
         if split != "official":
             raise InputError(f"split is for data sets by name; {path} is trained on whole")
-        return read_recordings(path), {"name": path.name}
+        return read_recordings(path, covariates=covariates), {"name": path.name}
     noted = {"name": str(source), "split": split}
     if str(source) in VARIANTS:
         if split != "official":
             raise InputError(f"{source} has its own split by date, and no other")
-        return forecast_set(str(source), data_dir).training_recordings(), noted
+        recordings = forecast_set(str(source), data_dir).training_recordings()
+        return recordings if covariates else without_covariates(recordings), noted
     try:
         name = check_name(str(source), data_dir)
     except InputError as error:

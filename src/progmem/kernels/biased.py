@@ -147,7 +147,7 @@ def _is_valid(valid, start, R, ROWS: tl.constexpr):
 
 @triton.jit
 def share(x, FAST: tl.constexpr):
-    """The normal distribution function, to 1e-7 if FAST, and its derivative: gelu is x times it."""
+    """The normal distribution function, to 5e-7 if FAST, and its derivative: gelu is x times it."""
     density = tl.exp2(x * x * -0.7213475204444817)  # e^{-x^2 / 2}
     if FAST:  # Abramowitz and Stegun, 7.1.26, with what was just computed
         root = tl.rsqrt(1 + 0.2316418882663604 * tl.abs(x))

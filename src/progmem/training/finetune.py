@@ -13,7 +13,6 @@ from sklearn.metrics import f1_score
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
-from progmem.data.recordings import without_covariates
 from progmem.data.rows import Rows, check_finite
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
@@ -65,9 +64,12 @@ def finetune(
     """
     if result is not None:
         check_result_file(result, "--result")
-    data = source if isinstance(source, Labelled) else open_labelled(source, y, data_dir, split)
-    if not cfg.run.data.covariates:
-        data = data._replace(recordings=without_covariates(data.recordings))
+    if isinstance(source, Labelled):
+        data = source
+    else:
+        before = cfg.run.data if pretrained is None else run_folder.data_settings(pretrained)
+        covariates = cfg.run.data.covariates and before.covariates
+        data = open_labelled(source, y, data_dir, split, covariates=covariates)
     options = cfg.finetune
     parts = choose_parts(
         data, labels=options.labels, label_seed=options.label_seed, validation=options.validation

@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning.fabric import Fabric
 
 from progmem.config import ModelConfig
-from progmem.data.recordings import Recording, without_covariates
+from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
 from progmem.model.inputs import ChannelStats
@@ -42,11 +42,9 @@ def pretrain(
     metrics are kept.
     """
     if isinstance(source, str | Path):
-        recordings, noted = open_source(source, data_dir, split)
+        recordings, noted = open_source(source, data_dir, split, covariates=cfg.data.covariates)
     else:
         recordings, noted = source, {}
-    if not cfg.data.covariates:
-        recordings = without_covariates(recordings)
     rows = Rows(recordings, cfg.data)
     model_cfg = model_for(rows, cfg)
     stats = ChannelStats(rows.channels)

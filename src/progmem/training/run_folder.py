@@ -14,7 +14,7 @@ from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
 from progmem.finetune_settings import FinetuneConfig
-from progmem.settings import RunConfig, run_config
+from progmem.settings import DataConfig, RunConfig, run_config
 
 
 @contextmanager
@@ -118,6 +118,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
     """The settings of the run in ``folder``; nothing if it is no run."""
     path = folder / "config.yaml"
     return dict(yaml.safe_load(path.read_text())) if path.is_file() else {}
+
+
+def data_settings(folder: Path) -> DataConfig:
+    """How the run in ``folder`` read its data; the defaults if it is no run."""
+    return run_config({"data": read_settings(folder).get("data") or {}}).data
 
 
 def cut_metrics(folder: Path, step: int) -> None:
