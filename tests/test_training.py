@@ -257,6 +257,15 @@ def test_axes_that_look_swapped_are_asked_about(tmp_path):
     assert any("40 channels and at most 9 samples" in line and "swapped?" in line for line in said)
 
 
+@pytest.mark.parametrize("length, told", [(99, True), (100, False)])
+def test_rows_that_all_share_samples_are_told_of(tmp_path, length, told):
+    said = []
+    recording = Recording("one", np.random.default_rng(0).normal(size=(length, 2)))
+    cfg = small_config("train.epochs=1", "data.longest=50", "data.window=50", "data.hop=10")
+    pretrain([recording], tmp_path / "run", cfg, say=said.append)
+    assert any("training rows share samples" in line for line in said) == told
+
+
 def test_a_run_begun_before_a_setting_existed_goes_on(tmp_path):
     run(tmp_path / "run", "train.epochs=1")
     path = tmp_path / "run/config.yaml"

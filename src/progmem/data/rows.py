@@ -59,6 +59,12 @@ class Rows:
     def channels(self) -> int:
         return int(self.recordings[0].values.shape[1])
 
+    @property
+    def all_overlap(self) -> bool:
+        """Whether every two rows share samples: then none of them may repel another."""
+        one = bool((self.recording == self.recording[0]).all())
+        return one and int(self.start.max()) < int((self.start + self.length).min())
+
     def set_statistics(self, stats: ChannelStats) -> None:
         """Mean and standard deviation of each channel over all recordings, float64.
 

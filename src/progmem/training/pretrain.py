@@ -57,6 +57,11 @@ def pretrain(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "
             "arrays are (series, time, channels), are the last two swapped?"
         )
+    if say is not None and rows.all_overlap:
+        say(
+            f"all {len(rows)} training rows share samples, so none can be told from another and "
+            "nothing is learnt; give longer or more recordings, or a shorter data.window"
+        )
     with run_folder.owned(out):
         run_folder.settle_source(out, noted)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
