@@ -19,11 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--commit", help="where there is no repository to ask")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     parser.add_argument("--work", type=Path, default=Path("runs") / name)
-    parser.add_argument(
-        "--at-once", type=int, default=1, choices=range(1, 65), metavar="N",
-        help="trainings side by side",
-    )  # fmt: skip
+    parser.add_argument("--at-once", type=_count, default=1, help="trainings side by side")
     parser.add_argument("--row", help=argparse.SUPPRESS)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, got {text}")
+    return int(text)
 
 
 def training_folder(work: Path, row: str, config: Mapping[str, Any], commit: str | None) -> Path:

@@ -153,6 +153,7 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     tune = ["finetune", "two", "--y", "y.csv", "--from", "own", "-o", "tuned", "train.epochs=1"]
     assert main(tune) == 0
     assert load("tuned/model").cfg.channels == 2
+    assert main(["embed", "tuned/model", "own.csv", "-o", "tuned-tokens"]) == 0
 
 
 def test_a_folder_of_dated_and_undated_files_must_agree_without_covariates(tmp_path):

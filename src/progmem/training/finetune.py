@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,11 +65,13 @@ def finetune(
     """
     if result is not None:
         check_result_file(result, "--result")
+    if pretrained is not None and not run_folder.data_settings(pretrained).covariates:
+        read = replace(cfg.run.data, covariates=False)  # as the network was trained
+        cfg = replace(cfg, run=replace(cfg.run, data=read))
     if isinstance(source, Labelled):
         data = source
     else:
-        before = cfg.run.data if pretrained is None else run_folder.data_settings(pretrained)
-        covariates = cfg.run.data.covariates and before.covariates
+        covariates = cfg.run.data.covariates
         data = open_labelled(source, y, data_dir, split, covariates=covariates)
     options = cfg.finetune
     parts = choose_parts(
