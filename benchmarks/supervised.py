@@ -2,8 +2,8 @@
 
     python -m benchmarks.supervised --data-dir DIR      # wants a GPU; writes results/finetune/
 
-Settings are those of experiments/supervised.yaml for every set; ``--split validation`` compares
-others (``--settings``) on training rows that are held out. A training that was broken off goes on.
+Settings are those of experiments/supervised/<set>.yaml; ``--split validation`` compares others
+(``--settings``) on training rows that are held out. A training that was broken off goes on.
 """
 
 import argparse
@@ -19,14 +19,14 @@ from progmem.training.finetune import finetune
 
 SETS = ("HAR", "FordA", "FordB", "Wafer")
 ENCODERS = ("pmt", "vanilla")
-EXPERIMENT = Path(__file__).parent.parent / "experiments/supervised.yaml"
+EXPERIMENTS = Path(__file__).parent.parent / "experiments/supervised"
 
 
 def measure(row: str, chosen: Any) -> dict[str, Any]:
     """Train one row, or go on with it, and score it."""
     name, encoder, seed = row.split("-")
     settings = [f"finetune.encoder={encoder}", f"train.seed={seed}", *chosen.settings]
-    cfg = read_finetune_config(EXPERIMENT, settings)
+    cfg = read_finetune_config(EXPERIMENTS / f"{name}.yaml", settings)
     split = "" if chosen.split == "official" else f"-{chosen.split}"
     out = chosen.out / "finetune" / f"{row}{split}.json"
     run = training_folder(chosen.work, f"{row}{split}", cfg.to_dict(), chosen.commit)

@@ -149,9 +149,13 @@ def test_settings_can_be_shown_and_read_back(tmp_path, capsys):
     assert again.run.train.lr == 1e-3 and again.run.train.epochs == 50
 
 
-def test_the_experiment_is_as_it_says():
-    cfg = read_finetune_config(Path(__file__).parent.parent / "experiments/supervised.yaml")
-    assert cfg.finetune == LabelConfig() and cfg.run.model == {"size": "small"}
+@pytest.mark.parametrize("name", ["FordA", "FordB", "HAR", "Wafer"])
+def test_the_experiments_are_as_they_say(name):
+    path = Path(__file__).parent.parent / f"experiments/supervised/{name}.yaml"
+    cfg = read_finetune_config(path)
+    assert cfg.run.model == {"size": "small"}
+    assert cfg.finetune == LabelConfig(views="weak" if name == "HAR" else "none")
+    assert f"finetune {name} " in path.read_text() and str(path.name) in path.read_text()
 
 
 def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pretrained):
