@@ -9,7 +9,7 @@ from progmem.cli import main
 from progmem.errors import InputError
 from progmem.report import record
 from progmem.report.paper import CLASSIFICATION
-from progmem.report.tables import TABLES, render
+from progmem.report.tables import render, render_all
 
 ROOT = Path(__file__).parent.parent
 
@@ -67,6 +67,15 @@ def test_files_of_one_set_are_not_averaged(tmp_path):
     ]  # fmt: skip
 
 
+def test_sets_of_one_file_have_a_line_each(tmp_path):
+    rows = [*made_result("HAR")["rows"], *made_result("Wafer")["rows"]]
+    record.save("end_to_end", "both", made_result() | {"rows": rows}, folder=tmp_path)
+    assert render("end_to_end", tmp_path).splitlines()[2:] == [
+        "| HAR, both | 1% | 50.0 ± 0.0 / 60.0 | 85.0 ± 7.1 / 60.0 | 92.9 / 93.2 |",
+        "| Wafer, both | 1% | 50.0 ± 0.0 / 60.0 | 85.0 ± 7.1 / 60.0 | 98.7 / 96.5 |",
+    ]
+
+
 @pytest.mark.parametrize("content", ["{", "{}", "[1]", '{"rows": []}'])
 def test_a_file_that_is_no_result_is_named(content, tmp_path):
     (tmp_path / "classify").mkdir()
@@ -104,13 +113,12 @@ def test_what_was_not_measured_is_said_in_one_line(arguments, message, tmp_path,
 def test_all_tables_are_shown_and_an_empty_folder_is_named(tmp_path, capsys):
     record.save("classify", "a", made_result(), folder=tmp_path)
     assert main(["results", "--results", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.startswith("classify\n\n| set |")
+    assert capsys.readouterr().out.startswith("## classify\n\n| set |")
     with pytest.raises(InputError, match="holds no results"):
         render("demo", tmp_path / "none")
     assert main(["results", "--results", str(tmp_path / "none")]) == 2
 
 
-def test_the_kept_results_can_all_be_shown():
-    for name in TABLES:
-        if list((ROOT / "results" / name).glob("*.json")):
-            assert render(name, ROOT / "results")
+def test_the_kept_results_are_shown_in_docs():
+    shown = (ROOT / "docs/results.md").read_text()
+    assert shown.endswith(f"\n{render_all(ROOT / 'results')}\n")

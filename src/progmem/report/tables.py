@@ -62,18 +62,23 @@ def classification_table(
     official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))
     order = list(CLASSIFICATION["1%"]["PMT"])
-    known = sorted(results, key=lambda r: [*order, r["rows"][0]["set"]].index(r["rows"][0]["set"]))
+    parts = []  # a line is one file's: others may be of other settings
+    for result in results:
+        sets = list(dict.fromkeys(row["set"] for row in result["rows"]))
+        for name in sets:
+            file = result.get("name", name)
+            label = file if len(sets) == 1 else f"{name}, {file}"
+            parts.append((name, label, [r for r in result["rows"] if r["set"] == name]))
+    parts.sort(key=lambda part: [*order, part[0]].index(part[0]))
     lines = []
     for amount in dict.fromkeys(a for row in rows for a in row["scores"].get(pooling, {})):
-        for result in known:  # a line is one file's: others may be of other settings
-            name, mine = result["rows"][0]["set"], result["rows"]
+        for name, label, mine in parts:
             cells = [
                 _cell([r for r in mine if r["encoder"] == encoder], pooling, amount, head)
                 for encoder in encoders
             ]
             printed = CLASSIFICATION.get(amount, {}).get("PMT", {}).get(name)
             paper = "-" if printed is None else "{:.1f} / {:.1f}".format(*printed)
-            label = result.get("name", name)
             lines.append([label, amount, *cells, *([paper] if official else [])])
     beside = ["paper's PMT"] if official else []
     return markdown(["set", "labels", *encoders, *beside], lines)
@@ -173,4 +178,4 @@ def render_all(folder: Path = RESULTS, **options: str) -> str:
     there = [name for name in TABLES if list((folder / name).glob("*.json"))]
     if not there:
         raise InputError(f"{folder} holds no results; give --results DIR")
-    return "\n\n".join(f"{name}\n\n{render(name, folder, **options)}" for name in there)
+    return "\n\n".join(f"## {name}\n\n{render(name, folder, **options)}" for name in there)
