@@ -1,14 +1,14 @@
 """What the command ``probe classify`` does: score a model on a set, or use a few own labels."""
 
 import csv
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from progmem.commands.pair import Pair, Say
 from progmem.data.label_files import labels_for
 from progmem.data.labels import Amount
 from progmem.data.recordings import Recording, read_recordings
@@ -20,19 +20,9 @@ from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.probes.classify import LABELS, SEEDS, probe_set
 from progmem.probes.own_data import LabelProbe, Prediction
-from progmem.probes.untrained import untrained_twin
-from progmem.report import record
 from progmem.report.tables import classification_table
 from progmem.training.classifier import Classifier
-from progmem.training.run_folder import (
-    check_unseen,
-    data_settings,
-    read_settings,
-    read_source,
-    trained_on,
-)
-
-Say = Callable[[str], None]
+from progmem.training.run_folder import check_unseen, data_settings, trained_on
 
 
 def classify_set(
@@ -47,33 +37,21 @@ def classify_set(
 ) -> dict[str, Any]:
     """Probe a model and its untrained twin on a set; the scores go to the json file ``out``."""
     check_result_file(out)
-    began = time.perf_counter()
     data = load_labelled(name, data_dir, split=split)
-    source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
     check_unseen(model_folder, name, split)
     if any(seen.get("name") == name and seen["labels"] for seen in trained_on(model_folder.parent)):
         raise InputError(
             f"{model_folder} was trained on labels of {name}: a probe of few would know them all; "
             "its own scores are in result.json"
         )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load(model_folder, device=device)
+    pair = Pair(model_folder)
     rows = []
-    for kind, encoder in (("trained", model), ("untrained", untrained_twin(model))):
+    for kind, encoder in pair.encoders:
         say(f"{name}, {kind}: {len(data.y_train) + len(data.y_test)} series")
         rows.append({"encoder": kind} | probe_set(encoder, data, labels=labels))
     labelled, again = (row.pop("labelled_rows") for row in rows)
     assert labelled == again
-    result = {
-        "config": {"model": model.cfg.to_dict(), "source": source, "run": settings},
-        "seeds": [settings["train"]["seed"]] if settings else None,  # None: not a run's model
-        "label_seeds": list(SEEDS),
-        **record.environment(device),
-        "seconds": time.perf_counter() - began,
-        "labelled_rows": labelled,
-        "rows": rows,
-    }
-    record.write(out, result)
+    result = pair.write(out, rows, label_seeds=list(SEEDS), labelled_rows=labelled)
     what = "accuracy / macro-F1 in %, linear SVM on the sequence level, mean ± sd over label draws"
     say(f"\n{what}\n\n{classification_table([result])}\n\nwritten: {out}")
     return result

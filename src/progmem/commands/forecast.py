@@ -1,12 +1,13 @@
 """What the command ``probe forecast`` does: score a model on a set, or predict an own series."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from progmem.commands.pair import Pair, Say
 from progmem.data import registry
 from progmem.data.dates import by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
@@ -17,15 +18,10 @@ from progmem.forecaster import Forecaster
 from progmem.model.saving import load
 from progmem.probes.forecast import probe_forecast, samples
 from progmem.probes.sliding import PADDING
-from progmem.probes.untrained import untrained_twin
-from progmem.report import record
 from progmem.report.tables import forecast_table
-from progmem.training.run_folder import read_settings, read_source
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Say = Callable[[str], None]
 
 
 def forecast_scores(
@@ -39,29 +35,19 @@ def forecast_scores(
 ) -> dict[str, Any]:
     """Probe a model and its untrained twin on a set; the errors go to the json file ``out``."""
     check_result_file(out)
-    began = time.perf_counter()
     data = forecast_set(name, data_dir)
     for part in data.bounds:
         samples(data, part, max(horizons), padding=PADDING)  # refused before anything is encoded
-    source, settings = read_source(model_folder.parent), read_settings(model_folder.parent)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load(model_folder, device=device)
-    data = data.seen_by(model.cfg.channels)
+    pair = Pair(model_folder)
+    data = data.seen_by(pair.model.cfg.channels)
     rows = []
-    for kind, encoder in (("trained", model), ("untrained", untrained_twin(model))):
+    for kind, encoder in pair.encoders:
         started = time.perf_counter()
         row = {"encoder": kind} | probe_forecast(encoder, data, horizons=horizons)
         row["seconds"] = time.perf_counter() - started
         say(f"{name}, {kind}: {row['encoded']} windows encoded, {row['seconds']:.0f} s")
         rows.append(row)
-    result = {
-        "config": {"model": model.cfg.to_dict(), "source": source, "run": settings},
-        "seeds": [settings["train"]["seed"]] if settings else None,  # None: not a run's model
-        **record.environment(device),
-        "seconds": time.perf_counter() - began,
-        "rows": rows,
-    }
-    record.write(out, result)
+    result = pair.write(out, rows)
     what = "MSE / MAE on the test part, values scaled by the training part, ridge on the last token"
     say(f"\n{what}\n\n{forecast_table([result])}\n\nwritten: {out}")
     return result

@@ -1,0 +1,43 @@
+"""A saved model and its untrained twin, scored side by side, and the json file that says so."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from progmem.model.saving import load
+from progmem.probes.untrained import untrained_twin
+from progmem.report import record
+from progmem.training.run_folder import read_settings, read_source
+
+Say = Callable[[str], None]
+
+
+class Pair:
+    """The two encoders of a probe; a run's model has for its twin what that run began with."""
+
+    def __init__(self, folder: Path) -> None:
+        self._began = time.perf_counter()
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        settings = read_settings(folder.parent)
+        self._seeds = [settings["train"]["seed"]] if settings else None  # None: not a run's model
+        self.model = load(folder, device=self._device)
+        source = read_source(folder.parent)
+        self._config = {"model": self.model.cfg.to_dict(), "source": source, "run": settings}
+        twin = untrained_twin(self.model, self._seeds[0] if self._seeds else 0)
+        self.encoders = (("trained", self.model), ("untrained", twin))
+
+    def write(self, out: Path, rows: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
+        """The result of both encoders' ``rows``, with ``facts`` of the probe, kept in ``out``."""
+        result = {
+            "config": self._config,
+            "seeds": self._seeds,
+            **record.environment(self._device),
+            "seconds": time.perf_counter() - self._began,
+            **facts,
+            "rows": rows,
+        }
+        record.write(out, result)
+        return result
