@@ -5,6 +5,7 @@ A tape stands in for the CUDA graph, as in test_steady.
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,6 +134,21 @@ def test_nothing_of_a_recording_outlives_the_call(done):
     finally:
         gc.enable()
     assert kept == [None]
+
+
+def test_many_short_series_are_one_batch_on_a_gpu_unless_a_number_is_given(monkeypatch):
+    model, sizes = make_model(6, 3, 2), []
+    forward = model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda x, *a, **k: sizes.append(len(x)) or forward(x, *a, **k)
+    )
+    x = torch.randn(150, 30, 2)
+    plain = model.encode(x)
+    monkeypatch.setattr("progmem.model.pmt.kernels", SimpleNamespace(fit=lambda _: True))
+    monkeypatch.setattr("progmem.model.pmt.Replayed", lambda model, _: model)
+    assert_same(model.encode(x), plain, atol=1e-6)
+    model.encode(x, batch_size=100)
+    assert sizes == [64, 64, 22, 150, 100, 50]
 
 
 def test_kernels_take_longer_series_whole(monkeypatch):

@@ -32,6 +32,7 @@ from progmem.model.pma import PMABlock, lay_out
 from progmem.model.replayed import Replayed, watched
 from progmem.model.tokenizer import Tokenizer
 
+SERIES_AT_ONCE = 64  # of a batch; on a GPU, where launches are what short series cost, more
 SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
 TOKENS_ON_GPU = 2**17  # of a batch; there memory is kept: about 13 kB a token at D = 320
 SHORTEST_CHUNK = 4096
@@ -104,7 +105,12 @@ class PMT(nn.Module):
 
     @torch.no_grad()
     def encode(
-        self, x: Any, lengths: Any = None, *, batch_size: int = 64, chunk: int | None = None
+        self,
+        x: Any,
+        lengths: Any = None,
+        *,
+        batch_size: int | None = None,
+        chunk: int | None = None,
     ) -> Encoding:
         """Encode series as they are: normalised, gaps and lengths respected, in eval mode.
 
@@ -112,22 +118,15 @@ class PMT(nn.Module):
             x: (batch, time, channels), numpy or tensor, or a list of (time, channels) of unequal
                 length. NaN marks missing values.
             lengths: samples of each series, if an array is padded on the right.
-            batch_size: the most series encoded at a time; fewer where they are long.
+            batch_size: the most series encoded at a time; fewer where they are long. None: 64, on a
+                GPU as many as make 131,072 tokens.
             chunk: samples of each series taken in at a time. The numbers stay the same; memory is
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
                 GPU up to 131,072 tokens.
         """
         series = Series(x, lengths, self.cfg)
-        check_count("batch_size", batch_size)
         like = self.tokenizer.conv.weight
-        at_once = samples_at_once(like, self.cfg)
-        if chunk is not None:
-            check_count("chunk", chunk)
-        elif max(series.lengths) > at_once:
-            chunk = max(SHORTEST_CHUNK, at_once // min(batch_size, len(series)))
-        else:
-            batch_size = min(batch_size, at_once // max(series.lengths))
-        batches = list(series.batches(batch_size, equal_lengths=chunk is not None))
+        batches, chunk = self._batches(series, batch_size, chunk)
         replays = kernels.fit(like) and not watched(self)
         run = self._replayed(series, batches) if replays else self
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
@@ -141,6 +140,23 @@ class PMT(nn.Module):
                     encode_in_chunks(self, series, rows, out, moments=moments, chunk=chunk)
         check_finite(out.sequence, range(len(series)))
         return out
+
+    def _batches(
+        self, series: Series, batch_size: int | None, chunk: int | None
+    ) -> tuple[list[Sequence[int]], int | None]:
+        """Which series are encoded together, and how many samples at a time; None: all."""
+        for name, value in (("batch_size", batch_size), ("chunk", chunk)):
+            if value is not None:
+                check_count(name, value)
+        like = self.tokenizer.conv.weight
+        at_once, longest = samples_at_once(like, self.cfg), max(series.lengths)
+        most = batch_size or SERIES_AT_ONCE
+        if chunk is None and longest > at_once:
+            chunk = max(SHORTEST_CHUNK, at_once // min(most, len(series)))
+        elif chunk is None:
+            fit = at_once // longest
+            most = fit if batch_size is None and kernels.fit(like) else min(most, fit)
+        return list(series.batches(most, equal_lengths=chunk is not None)), chunk
 
     def _replayed(self, series: Series, batches: list[Sequence[int]]) -> Replayed:
         """`forward`, recorded for shapes that many of the batches have."""
