@@ -24,10 +24,11 @@ from progmem.encoding import Encoding
 from progmem.model.inputs import Moments
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
-from progmem.report.paper import FORECASTING
+from progmem.report.tables import render
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
 EXPECTED = {"ETTh1-uni": (0.035, 0.05), "ETTh1": (0.55, 0.66), "Electricity-uni": (0.25, 0.27)}
+FIRST = min(HORIZONS)
 SEEDS = (0, 1, 2)
 
 
@@ -81,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ts2vec", type=Path, required=True, help="a checkout of their code")
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--horizons", nargs="+", type=int, default=HORIZONS)
     add_arguments(parser, "forecast_harness")
@@ -106,19 +107,13 @@ def main() -> None:
     facts = {"config": {"batch": 8, "width": 320, "crop": 3000}, "seeds": list(chosen.seeds)}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}
     print(f"written: {record.save('forecast_harness', 'ts2vec', result, folder=chosen.out)}\n")
-    print("| set | H | TS2Vec here, MSE by seed | published | expected |\n|---|---|---|---|---|")
-    for name in chosen.sets:
-        for horizon in horizons:
-            found = [
-                row["scores"][str(horizon)]["ridge"]["test"]["mse"]
-                for row in rows
-                if row["set"] == name
-            ]
-            here = ", ".join(f"{mse:.3f}" for mse in found)
-            published = FORECASTING[name]["TS2Vec"].get(horizon, (np.nan, np.nan))[0]
-            low, high = EXPECTED.get(name, (np.nan, np.nan)) if horizon == 24 else (np.nan, np.nan)
-            expected = f"{low:.3f}-{high:.3f}" if low == low else ""
-            print(f"| {name} | {horizon} | {here} | {published:.3f} | {expected} |")
+    print(render("forecast_harness", chosen.out))
+    for row in rows if FIRST in horizons else []:
+        found = row["scores"][str(FIRST)]["ridge"]["test"]["mse"]
+        low, high = EXPECTED[row["set"]]
+        print(
+            f"{row['set']}, {FIRST} ahead, seed {row['seed']}: {found:.3f}; {low} to {high} expected"
+        )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from benchmarks import (
     compute_stream,
     compute_vectorised,
     full_attention,
+    numerics,
     training_step,
 )
 from progmem.model.aggregator import OverlapAggregator
@@ -26,6 +27,7 @@ STREAM = ["--samples", "512", "1024", "--dim", "32", "--long", "9000", "--hour",
 VECTORISED = ["--samples", "700", "--batches", "2", "--dim", "32", "--growth", "500", "1000"]
 
 AGGREGATOR = ["--windows", "16", "--tokens", "200", "--dim", "32"]
+NUMERICS = ["--size", "tiny", "--batch", "6"]
 TRAINING = ["--size", "tiny", "--batch", "6", "--rows", "12", "--steps", "2"]
 
 
@@ -191,6 +193,18 @@ def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):
         run(training_step, TRAINING)
 
 
+def test_a_step_is_compared_with_float64_and_may_not_be_far_from_it(run):
+    result, printed = run(numerics, NUMERICS)
+    plain, ours = (row["errors"] for row in result["rows"])
+    assert plain == ours  # on a CPU the two are one
+    assert all(0 < error < 1e-4 for error in plain.values()) and len(plain) == 5
+    assert "| as in a run, 32 | " in printed
+    worse = {"path": "x", "precision": "bf16", "errors": {"loss": 3e-2}}
+    numerics.check(worse, worse | {"errors": {"loss": 1.6e-2}})
+    with pytest.raises(AssertionError, match=r"x, bf16: loss off by 3.0e-02, at most 2.0e-02"):
+        numerics.check(worse, worse | {"errors": {"loss": 1e-3}})
+
+
 def test_the_benchmarks_step_is_the_step_of_pretrain(tmp_path):
     settings = [*training_step.SETTINGS, "model.size=tiny", "train.batch_size=6",
                 "train.epochs=2", "train.device=cpu", "train.log_every=1"]  # fmt: skip
@@ -211,6 +225,7 @@ def test_the_benchmarks_step_is_the_step_of_pretrain(tmp_path):
         (compute_stream, STREAM),
         (compute_vectorised, VECTORISED),
         (compute_aggregator, AGGREGATOR),
+        (numerics, NUMERICS),
         (training_step, TRAINING),
     ],
 )

@@ -39,6 +39,11 @@ def training_table(results: list[Result]) -> str:
     return _by_device(results, _training_part)
 
 
+def numerics_table(results: list[Result]) -> str:
+    """Relative errors of a first training step against float64, by kind."""
+    return _by_device(results, _numerics_part)
+
+
 def _by_device(results: list[Result], part: Callable[[Result], str]) -> str:
     return "\n\n".join(f"{result['device']}\n\n{part(result)}" for result in results)
 
@@ -223,3 +228,12 @@ def _training_part(result: Result) -> str:
     title = f"where the time of {shown['variant']}, {shown['precision']} goes"
     kernels = markdown(["kernel", "%", "a step"], spent)
     return f"{markdown(header, lines)}\n\n{title}\n\n{kernels}"
+
+
+def _numerics_part(result: Result) -> str:
+    kinds = list(result["rows"][0]["errors"])
+    lines = [
+        [f"{row['path']}, {row['precision']}", *(f"{row['errors'][kind]:.1e}" for kind in kinds)]
+        for row in result["rows"]
+    ]
+    return markdown(["off float64 by", *kinds], lines)

@@ -11,6 +11,7 @@ from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
 from progmem.report.compute_tables import (
     aggregator_table,
+    numerics_table,
     stream_table,
     training_table,
     vectorised_table,
@@ -61,15 +62,7 @@ def classification_table(
         )
     official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))
-    order = list(CLASSIFICATION["1%"]["PMT"])
-    parts = []  # a line is one file's: others may be of other settings
-    for result in results:
-        sets = list(dict.fromkeys(row["set"] for row in result["rows"]))
-        for name in sets:
-            file = result.get("name", name)
-            label = file if len(sets) == 1 else f"{name}, {file}"
-            parts.append((name, label, [r for r in result["rows"] if r["set"] == name]))
-    parts.sort(key=lambda part: [*order, part[0]].index(part[0]))
+    parts = _by_set(results, list(CLASSIFICATION["1%"]["PMT"]))
     lines = []
     for amount in dict.fromkeys(a for row in rows for a in row["scores"].get(pooling, {})):
         for name, label, mine in parts:
@@ -87,24 +80,34 @@ def classification_table(
 def forecast_table(results: list[Result], *, head: str = "ridge") -> str:
     """MSE / MAE of the test part by horizon, and their means; ± sd of the MSE over seeds."""
     encoders = list(dict.fromkeys(row["encoder"] for result in results for row in result["rows"]))
-    order = list(VARIANTS)
     lines, shown = [], set()
-    for result in sorted(results, key=lambda r: order.index(r["rows"][0]["set"])):
-        name = result["rows"][0]["set"]
+    for name, label, rows in _by_set(results, list(VARIANTS)):
         columns: list[list[ByHorizon]] = [[] for _ in encoders]
-        for row in result["rows"]:
+        for row in rows:
             tests = {int(h): heads[head]["test"] for h, heads in row["scores"].items()}
             found = {h: (test["mse"], test["mae"]) for h, test in tests.items()}
             columns[encoders.index(row["encoder"])].append(_with_mean(found))
         for horizon in dict.fromkeys(h for column in columns for one in column for h in one):
             cells = [_errors(column, horizon) for column in (*columns, *_published(name))]
-            lines.append([result.get("name", name), horizon, *cells])
+            lines.append([label, horizon, *cells])
         shown.add(name)
     if NOT_HERE not in shown:
         missing = ["data not available here"] * len(encoders)
         beside = [_errors(column, "mean") for column in _published(NOT_HERE)]
         lines.append([NOT_HERE, "mean", *missing, *beside])
     return markdown(["set", "H", *encoders, "paper's PMT", "TS2Vec, published"], lines)
+
+
+def _by_set(results: list[Result], order: list[str]) -> list[tuple[str, str, list[Result]]]:
+    """Set, label and rows of each set of each file: others may be of other settings."""
+    parts = []
+    for result in results:
+        sets = list(dict.fromkeys(row["set"] for row in result["rows"]))
+        for name in sets:
+            file = result.get("name", name)
+            label = file if len(sets) == 1 else f"{name}, {file}"
+            parts.append((name, label, [r for r in result["rows"] if r["set"] == name]))
+    return sorted(parts, key=lambda part: [*order, part[0]].index(part[0]))
 
 
 def _published(name: str) -> list[list[ByHorizon]]:
@@ -149,7 +152,9 @@ TABLES: dict[str, Callable[..., str]] = {
     "compute_vectorised": vectorised_table,
     "compute_aggregator": aggregator_table,
     "training_step": training_table,
+    "numerics": numerics_table,
     "forecast": forecast_table,
+    "forecast_harness": forecast_table,
     "cue": cue_table,
     "finetune": finetune_table,
 }
