@@ -111,9 +111,8 @@ def main() -> None:
     for row in rows if FIRST in horizons else []:
         found = row["scores"][str(FIRST)]["ridge"]["test"]["mse"]
         low, high = EXPECTED[row["set"]]
-        print(
-            f"{row['set']}, {FIRST} ahead, seed {row['seed']}: {found:.3f}; {low} to {high} expected"
-        )
+        row_name = f"{row['set']}, {FIRST} ahead, seed {row['seed']}"
+        print(f"{row_name}: {found:.3f}, {low} to {high} expected")
 
 
 if __name__ == "__main__":
