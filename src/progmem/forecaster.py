@@ -76,6 +76,8 @@ class Forecaster:
         validation: float = 0.2,
         quantiles: Sequence[float] = (0.1, 0.5, 0.9),
     ) -> None:
+        if not callable(getattr(encoder, "encode", None)):
+            raise InputError(f"the encoder must have a method encode, as PMT has; got {encoder!r}")
         check_count("padding", padding)
         if not is_real(validation) or not 0 < validation < 1:
             raise InputError(f"validation must be a share between 0 and 1, got {validation!r}")

@@ -56,7 +56,7 @@ def read_dates(dates: Any) -> "pd.DatetimeIndex":
 def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
     """``dates`` as an index, refused unless there are ``count``, evenly spaced or by calendar.
 
-    By calendar: first days of months, working days and whatever else pandas has a name for.
+    By calendar: a day of every month, working days and whatever else pandas has a name for.
     """
     import pandas as pd
 
@@ -99,14 +99,14 @@ def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     return table.drop(columns="date").set_axis(index)
 
 
-def step_of(index: "pd.DatetimeIndex") -> "pd.Timedelta | str":
+def step_of(index: "pd.DatetimeIndex") -> "pd.Timedelta | pd.DateOffset | str":
     """The step between regular dates, or pandas' name of the rule they follow."""
     step = _step(index)
     assert step is not None
     return step
 
 
-def _step(index: "pd.DatetimeIndex") -> "pd.Timedelta | str | None":
+def _step(index: "pd.DatetimeIndex") -> "pd.Timedelta | pd.DateOffset | str | None":
     """As `step_of`; None where dates are not regular."""
     import pandas as pd
 
@@ -116,7 +116,20 @@ def _step(index: "pd.DatetimeIndex") -> "pd.Timedelta | str | None":
         if step == pd.Timedelta(days=step.days) and bool((shown[1:] - shown[:-1] == step).all()):
             return f"{step.days}D"
     steps = np.diff(index.asi8)
-    return index[1] - index[0] if (steps == steps[0]).all() else pd.infer_freq(index)
+    if (steps == steps[0]).all():
+        return index[1] - index[0]
+    return pd.infer_freq(index) or _months(index)
+
+
+def _months(index: "pd.DatetimeIndex") -> "pd.DateOffset | None":
+    """Months between dates that all have the same day and hour, one that every month has."""
+    import pandas as pd
+
+    shown = index.tz_localize(None)
+    within = shown - shown.to_period("M").start_time
+    months = np.diff(12 * shown.year + shown.month)
+    alike = (within == within[0]).all() and (months == months[0]).all() and shown[0].day <= 28
+    return pd.DateOffset(months=int(months[0])) if alike else None
 
 
 def next_dates(index: "pd.DatetimeIndex", count: int) -> "pd.DatetimeIndex":
