@@ -1,5 +1,6 @@
 """Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained, both
-also without the time covariates; and what the ridges make of the last values themselves.
+also without the time covariates, and without them and with tokens of 24 samples, a day of these
+series, in place of one; and what the ridges make of the last values themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -33,16 +34,18 @@ from progmem.training.setup import initial_model, model_for
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
 ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
             "trained_bare": "trained, no covariates",
-            "untrained_bare": "untrained, no covariates"}  # fmt: skip
+            "untrained_bare": "untrained, no covariates",
+            "trained_day": "trained, day tokens",
+            "untrained_day": "untrained, day tokens"}  # fmt: skip
+OWN = {"bare": ("data.covariates=false",), "day": ("data.covariates=false", "model.patch=24")}
 SEEDS = (0, 1, 2)
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
 
 
 def settings(name: str, encoder: str, seed: int, overrides: list[str]) -> RunConfig:
     path = EXPERIMENTS / f"forecast-{name.lower()}.yaml"
-    covariates = "false" if encoder.endswith("_bare") else "true"
-    own = [f"data.covariates={covariates}", f"train.seed={seed}"]
-    return read_config(path, [*overrides, *own])
+    own = OWN.get(encoder.partition("_")[2], ("data.covariates=true",))
+    return read_config(path, [*overrides, *own, f"train.seed={seed}"])
 
 
 def measure(

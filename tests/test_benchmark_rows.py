@@ -54,6 +54,10 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     assert {row["encoder"] for row in rows.values()} == set(forecast.ENCODERS.values())
     assert all(set(row["scores"]) == {"24"} for row in rows.values())
     assert len({json.dumps(row["scores"]) for row in rows.values()}) == len(rows)
-    seen = {e: row["config"]["model"]["channels"] for e, row in rows.items() if e != "values"}
-    assert seen == {"trained": 8, "untrained": 8, "trained_bare": 1, "untrained_bare": 1}
+    models = {e: row["config"]["model"] for e, row in rows.items() if e != "values"}
+    seen = {e: (model["channels"], model["patch"]) for e, model in models.items()}
+    assert {e: found for e, found in seen.items() if e.startswith("trained")} == {
+        "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 24)
+    }  # fmt: skip
+    assert all(seen[f"un{e}"] == seen[e] for e in ("trained", "trained_bare", "trained_day"))
     assert (tmp_path / "trained/model").is_dir() and not (tmp_path / "untrained").exists()

@@ -60,7 +60,7 @@ class Forecaster:
     it for a .csv file with a column date; or the columns alone, if it has no channels for more.
 
     Args:
-        encoder: frozen; its last token of a window must end with the window (patch 1, stride 1).
+        encoder: frozen; its last token of a window must end with the window (patch stride 1).
         padding: samples of past that a window shows beside the newest.
         validation: the share at the end of the series that chooses the penalty and shows how far
             off predictions are, by ridges that learn from what comes before it. Those that predict

@@ -58,8 +58,7 @@ def sliding_features(
         if end != padding + 1:
             raise InputError(
                 f"the encoder's last token of a window of {padding + 1} samples ends after {end}: "
-                "its feature would not know the newest; train with model.patch=1 "
-                "model.patch_stride=1"
+                "its feature would not know the newest; train with model.patch_stride=1"
             )
         values.append(z.tokens[:, -1].float())
         there.append(z.token_mask[:, -1])
