@@ -16,7 +16,7 @@ Say = Callable[[str], None]
 
 
 class Pair:
-    """The two encoders of a probe; a run's model has for its twin what that run began with."""
+    """The two encoders of a probe; the twin is drawn with the seed of the model's run."""
 
     def __init__(self, folder: Path) -> None:
         self._began = time.perf_counter()
