@@ -86,7 +86,7 @@ def test_windows_are_a_view():
 def test_an_encoder_whose_last_token_misses_the_newest_sample_is_refused():
     model = small_model(1, patch=4, patch_stride=3)
     with pytest.raises(
-        InputError, match=r"last token of a window of 12 .* ends after 10: .*patch="
+        InputError, match=r"last token of a window of 12 .* ends after 10: .*patch_stride=1"
     ):
         sliding_features(model, np.zeros((1, 40, 1)), all_places(np.zeros((1, 1)), [5]), padding=11)
 
