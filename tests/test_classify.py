@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.svm import SVC
 
 from progmem.data.labels import draw_labels, parse_amount
 from progmem.errors import InputError
+from progmem.probes import svm
 from progmem.probes.classify import classify
-from progmem.probes.svm import FIXED_C, HEADS, fit_svm
+from progmem.probes.svm import FIXED_C, GRID, HEADS, fit_svm
 
 
 def test_label_draws_are_stratified_nested_and_reproducible():
@@ -82,3 +85,27 @@ def test_c_is_validated_inside_the_labelled_series_and_fixed_where_it_cannot_be(
     assert FIXED_C[kernel] == found.C
     two = np.concatenate([np.flatnonzero(y == label)[:2] for label in range(3)])
     assert fit_svm(x[two], y[two], head).predict(x[two]).shape == (6,)  # two folds
+
+
+@pytest.mark.parametrize("most", [1_000, 10])
+@pytest.mark.parametrize("kernel, least", [("linear", 1.5), ("rbf", 0.0)])
+def test_c_is_the_one_a_grid_search_finds(kernel, least, most, monkeypatch):
+    monkeypatch.setattr(svm, "MOST_IN_GRAM", most)  # below: no matrix of products
+    chosen = set()
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        x, y = clusters(rng, 70, apart=least + 0.3 * seed)
+        x = x.astype(np.float32)
+        folds = StratifiedKFold(5, shuffle=True, random_state=0)
+        search = GridSearchCV(SVC(kernel=kernel), {"C": GRID}, cv=folds).fit(x, y)
+        found = fit_svm(x, y, HEADS[kernel])
+        assert search.best_params_["C"] == found.C
+        np.testing.assert_array_equal(found.predict(x), search.predict(x))
+        chosen.add(found.C)
+    assert len(chosen) > 1
+
+
+def test_features_that_are_all_the_same_have_a_machine():
+    x, y = np.zeros((12, 4)), np.arange(12) % 2
+    for head in HEADS.values():
+        assert fit_svm(x, y, head).predict(x).shape == (12,)

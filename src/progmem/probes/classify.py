@@ -94,7 +94,7 @@ def probe_features(
 ) -> dict[str, Any]:
     """`probe_set` for features (R, D) that are there already, by the name of their pooling."""
     cells = [(pooling, amount, head) for pooling in train for amount in labels for head in heads]
-    found = Parallel(n_jobs=torch.get_num_threads())(
+    found = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")(
         delayed(classify)(
             train[pooling], data.y_train, test[pooling], data.y_test,
             labels=amount, seeds=seeds, head=head,
