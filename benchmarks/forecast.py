@@ -1,6 +1,7 @@
-"""Forecasting in full: every experiment of experiments/forecast-*.yaml, trained and untrained, both
-also without the time covariates, and without them and with tokens of 24 samples, a day of these
-series, in place of one; and what the ridges make of the last values themselves.
+"""Forecasting in full: three series, encoders trained and untrained as experiments/forecast/ says:
+one token a sample with the time covariates beside it, the same without them, and tokens of 24
+samples, a day of these series, without them; and what the ridges make of the last values
+themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -37,15 +38,14 @@ ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
             "untrained_bare": "untrained, no covariates",
             "trained_day": "trained, day tokens",
             "untrained_day": "untrained, day tokens"}  # fmt: skip
-OWN = {"bare": ("data.covariates=false",), "day": ("data.covariates=false", "model.patch=24")}
 SEEDS = (0, 1, 2)
-EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+EXPERIMENTS = Path(__file__).parent.parent / "experiments/forecast"
 
 
 def settings(name: str, encoder: str, seed: int, overrides: list[str]) -> RunConfig:
-    path = EXPERIMENTS / f"forecast-{name.lower()}.yaml"
-    own = OWN.get(encoder.partition("_")[2], ("data.covariates=true",))
-    return read_config(path, [*overrides, *own, f"train.seed={seed}"])
+    _, _, kind = encoder.partition("_")
+    path = EXPERIMENTS / f"{name}-{kind}.yaml" if kind else EXPERIMENTS / f"{name}.yaml"
+    return read_config(path, [*overrides, f"train.seed={seed}"])
 
 
 def measure(
