@@ -6,7 +6,8 @@ themselves.
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
 Each model is pretrained on the training part of its series, with the settings of its yaml file, and
-scored on the test part at all horizons. What breaks off goes on with the same command.
+scored on the test part at all horizons. What breaks off goes on with the same command. Each row
+says where it was made; rows of other encoders and seeds that a file holds are kept.
 """
 
 import argparse
@@ -57,6 +58,7 @@ def measure(
     probed = _encoder(encoder, name, cfg, data_dir, run)
     trained = time.perf_counter()
     facts: dict[str, Any] = {"run": cfg.to_dict()}
+    del facts["run"]["train"]["seed"]  # a row has it
     if isinstance(probed, PMT):
         facts["model"] = probed.cfg.to_dict()
         data = data.seen_by(probed.cfg.channels)
@@ -80,6 +82,25 @@ def _encoder(
     return initial_model(model_for(rows, cfg), stats, cfg.train.seed).to(device)
 
 
+def with_rows_before(rows: list[dict[str, Any]], path: Path) -> dict[str, Any]:
+    """A result of ``rows`` and of those in ``path`` whose settings are still the same.
+
+    Settings stand once an encoder.
+    """
+    before = json.loads(path.read_text()) if path.exists() else {"config": {}, "rows": []}
+    config = before["config"] | {row["encoder"]: row.pop("config") for row in rows}
+    new = {(row["encoder"], row["seed"]) for row in rows}
+    kept = [
+        row
+        for row in before["rows"]
+        if (row["encoder"], row["seed"]) not in new
+        and before["config"][row["encoder"]] == config[row["encoder"]]
+    ]
+    order = list(ENCODERS.values())
+    rows = sorted([*kept, *rows], key=lambda row: (order.index(row["encoder"]), row["seed"]))
+    return {"config": config, "seeds": sorted({row["seed"] for row in rows}), "rows": rows}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path)
@@ -94,7 +115,8 @@ def main() -> None:
         cfg = settings(name, encoder, int(seed), chosen.override)
         run = training_folder(chosen.work, chosen.row, cfg.to_dict(), chosen.commit)
         row = measure(name, encoder, cfg, chosen.data_dir, run)
-        print(json.dumps(row), flush=True)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        print(json.dumps(row | record.environment(device, chosen.commit)), flush=True)
         return
     more = ["--work", str(chosen.work)]
     if chosen.override:
@@ -108,12 +130,9 @@ def main() -> None:
     found = run_rows(
         "benchmarks.forecast", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
     )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     for name in chosen.sets:
-        mine = [row for row in found if row["set"] == name]
-        config = {row["encoder"]: row.pop("config") for row in mine}  # seeds differ alone
-        facts = {"config": config, "seeds": list(chosen.seeds)}
-        result = {**facts, **record.environment(device, chosen.commit), "rows": mine}
+        rows_of_set = [row for row in found if row["set"] == name]
+        result = with_rows_before(rows_of_set, chosen.out / "forecast" / f"{name}.json")
         print(f"written: {record.save('forecast', name, result, folder=chosen.out)}")
     print(render("forecast", chosen.out))
 

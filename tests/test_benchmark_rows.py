@@ -61,3 +61,18 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     }  # fmt: skip
     assert all(seen[f"un{e}"] == seen[e] for e in ("trained", "trained_bare", "trained_day"))
     assert (tmp_path / "trained/model").is_dir() and not (tmp_path / "untrained").exists()
+
+
+def test_rows_of_forecasts_join_those_of_the_same_settings(tmp_path):
+    def row(encoder, seed, mse, lr):
+        return {"encoder": encoder, "seed": seed, "mse": mse, "config": {"lr": lr}}
+
+    path = tmp_path / "set.json"
+    before = [row("untrained", 1, 1, 0.1), row("trained", 0, 2, 0.1), row("values", 0, 3, 0.1)]
+    path.write_text(json.dumps(forecast.with_rows_before(before, path)))
+    new = [row("trained", 1, 4, 0.2), row("untrained", 0, 5, 0.1), row("untrained", 1, 6, 0.1)]
+    found = forecast.with_rows_before(new, path)
+    assert [(r["encoder"], r["seed"], r["mse"]) for r in found["rows"]] == [
+        ("trained", 1, 4), ("untrained", 0, 5), ("untrained", 1, 6), ("values", 0, 3),
+    ]  # fmt: skip
+    assert found["seeds"] == [0, 1] and found["config"]["trained"] == {"lr": 0.2}
