@@ -290,6 +290,6 @@ def test_no_kernel_is_made_anew_for_another_length(module):
     found = [f for f in vars(module).values() if type(f) is type(lay._lay)]
     assert found
     for kernel in found:
-        sizes = inspect.signature(kernel.fn).parameters
+        sizes = inspect.signature(kernel.function.fn).parameters
         for name in {"B", "K", "N", "R", "total"} & set(sizes):
-            assert sizes[name].annotation is inspect.Parameter.empty, (kernel.fn.__name__, name)
+            assert sizes[name].annotation is inspect.Parameter.empty, (kernel.function, name)

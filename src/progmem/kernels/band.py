@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
+
 WIDEST = 128  # d; at most 16 first keys
 TILES = {  # by whether numbers have two bytes; with 128 registers two programs share a processor
     True: {"QUERIES": 128, "KEYS": 64, "num_warps": 8, "num_stages": 3, "maxnreg": 128},
@@ -93,7 +95,7 @@ def _walk(
     return most, total, made
 
 
-@triton.jit
+@kernel()
 def _band(
     q, qb, qn, qt, k, kb, kn, kt, v, vb, vn, vt, fk, fkb, fkn, fkt, fv, fvb, fvn, fvt,
     out, scale, N, T, reach,

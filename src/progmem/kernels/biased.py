@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.sums import column_sums
 
 ROWS, COLUMNS = 16, 128  # of a program at a time
@@ -160,7 +161,7 @@ def share(x, FAST: tl.constexpr):
     return made, density * 0.3989422804014327
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _gelu_forward(
     h, bias, out, R, D, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr
 ):
@@ -171,7 +172,7 @@ def _gelu_forward(
     tl.store(out + at, y.to(out.dtype.element_ty), mask=cell)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _gelu_backward(
     h, bias, back, dh, sums, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARAMS: tl.constexpr, FAST: tl.constexpr,
@@ -191,7 +192,7 @@ def _gelu_backward(
         tl.store(sums + tl.program_id(0) * D + c, tl.sum(total, axis=0), mask=c < D)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _add_forward(
     x, more, bias, valid, out, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
@@ -205,7 +206,7 @@ def _add_forward(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=cell)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _add_backward(
     back, valid, dx, cast, sums, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,

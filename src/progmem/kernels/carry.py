@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import layer_norm, row_of
 from progmem.kernels.slots import Weights
 
@@ -155,7 +156,7 @@ def _take(q, keys, values, there, scale, most, total, made):
     return above, total, made
 
 
-@triton.jit(do_not_specialize=["B", "N", "w"])
+@kernel("B", "N", "w")
 def _read(
     total, partial, narrow_b, start, sb, memory, alive,
     gate_w, gate_b, left, reset, logit, norm_w, norm_b, segment, qkv,
@@ -251,7 +252,7 @@ def _read(
         tl.store(to, (made / mass[:, None]).to(kind), mask=inside)
 
 
-@triton.jit
+@kernel()
 def _write(
     attended, carry, out, out_b, ahead_w, ahead_b, widen, widen_b, narrow,
     f, total, partial, R, eps,

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.contrast_backward import run_backward
 from progmem.kernels.contrast_tiles import (
     COLUMNS,
@@ -75,7 +76,7 @@ class _Against(torch.autograd.Function):
         return *run_backward(given, score, push, back.contiguous()), *[None] * 7
 
 
-@triton.jit
+@kernel()
 def _scores(
     anchors, bank, known, order, mask, score_, temperature, first, begin, S, b, pool, E, M,
     T, P, D: tl.constexpr, POINTED: tl.constexpr, X: tl.constexpr, Y: tl.constexpr,
@@ -105,7 +106,7 @@ def _scores(
     tl.store(score_ + row[:, None] * M + m, score, mask=cell)
 
 
-@triton.jit
+@kernel()
 def _sums(
     score_, push, away, temperature, rows, M, POINTED: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr,

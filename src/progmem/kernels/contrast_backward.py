@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.contrast_tiles import (
     COLUMNS,
     ROWS,
@@ -76,14 +77,14 @@ def _halve(x, high, low, at, cell):
     tl.store(low + at, rest.to(low.dtype.element_ty), mask=cell)
 
 
-@triton.jit
+@kernel()
 def _split(x, high, low, count, C: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * C + tl.arange(0, C)
     cell = at < count
     _halve(tl.load(x + at, mask=cell, other=0.0), high, low, at, cell)
 
 
-@triton.jit
+@kernel()
 def _slopes(
     score_, push, back, high, low, temperature, rows, M, POINTED: tl.constexpr,
     R: tl.constexpr, C: tl.constexpr,
@@ -103,7 +104,7 @@ def _slopes(
         _halve(slope, high, low, at, cell)
 
 
-@triton.jit
+@kernel()
 def _d_anchors(
     slope_high, slope_low, bank_high, bank_low, order, d_anchors, temperature, first, begin, S, b,
     pool, E, M, T, P,
@@ -131,7 +132,7 @@ def _d_anchors(
     tl.store(to, made, mask=there[:, None] & (e < D)[None, :])
 
 
-@triton.jit
+@kernel()
 def _d_bank(
     slope_high, slope_low, anchors_high, anchors_low, order, d_bank, temperature, first, begin, S,
     b, pool, E, M, T, P,

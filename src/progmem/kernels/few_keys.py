@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided
 
 MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
@@ -191,7 +192,7 @@ def _scores(
     return tl.where(open, score, float("-inf"))
 
 
-@triton.jit(do_not_specialize=["windows", "N"])
+@kernel("windows", "N")
 def _few_keys_forward(
     q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale, windows, N,
@@ -225,7 +226,7 @@ def _few_keys_forward(
     tl.store(lse + (r_window * T + t) * H + h, most + tl.log(total), mask=r_there)
 
 
-@triton.jit(do_not_specialize=["windows", "N"])
+@kernel("windows", "N")
 def _few_keys_backward(
     q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale,

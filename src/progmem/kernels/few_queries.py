@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, uint8
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.few_keys import Given, rows_and_sizes, with_steps
 
 MOST = 4  # queries
@@ -108,7 +109,7 @@ def _weights(q, qb, qh, qt, keys, seen, scale, b, h, t, e, cell, ALIGN: tl.const
     return row, tl.where(seen[:, None], score, float("-inf"))
 
 
-@triton.jit
+@kernel()
 def _few_queries_forward(
     q, qb, qh, qt, fk, fkb, fkh, fkt, fv, fvb, fvh, fvt, k, kb, kh, kt, v, vb, vh, vt,
     mask, mb, mj, out, lse, scale,
@@ -129,7 +130,7 @@ def _few_queries_forward(
         tl.store(lse + (b * T + t) * H + h, most + tl.log(total), mask=h < H)
 
 
-@triton.jit
+@kernel()
 def _few_queries_backward(
     q, qb, qh, qt, fk, fkb, fkh, fkt, fv, fvb, fvh, fvt, k, kb, kh, kt, v, vb, vh, vt,
     mask, mb, mj, out, lse, scale,

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided
 
 ROWS = 2  # of a program
@@ -71,7 +72,7 @@ def _sizes(x: Tensor, places: Places) -> dict[str, int]:
     }  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["R", "K", "N"])
+@kernel("R", "K", "N")
 def _lay(
     x, step_x, below, step_b, step_n, cos, sin, out, R, K, N,
     W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,
@@ -122,7 +123,7 @@ def _halves(at, at_memory, token, memory, half: tl.constexpr, n: tl.constexpr):
     return left, right
 
 
-@triton.jit(do_not_specialize=["R", "K", "N"])
+@kernel("R", "K", "N")
 def _gather(
     back, cos, sin, out, step_out, R, K, N,
     W: tl.constexpr, S: tl.constexpr, before: tl.constexpr,

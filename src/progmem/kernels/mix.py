@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided
 from progmem.kernels.sums import column_sums
 
@@ -80,7 +81,7 @@ def _load(x, r, c, D, cell):
     return tl.load(x + r[:, None] * D + c[None, :], mask=cell, other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _mix_forward(z, c, a, b, out, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     e = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -93,7 +94,7 @@ def _mix_forward(z, c, a, b, out, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.
     tl.store(at, made.to(out.dtype.element_ty), mask=cell)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _mix_backward(
     z, c, a, b, back, dz, da, db, sums, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided, norm_pull, normed, row_of, rows_at, tile, vector
 
 ROWS = 8  # of a program at a time
@@ -167,7 +168,7 @@ def _launch_backward(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _norm_forward(
     x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -205,7 +206,7 @@ def sum_and_norm(
     return unit * row_of(weight, c, D) + level[None, :], mean, scale
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _norm_backward(
     total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.copies import place_of, room_for, row_at, score_of, sizes_of
 from progmem.kernels.row_parts import divided, norm_pull, normed, row_of, rows_at
 from progmem.kernels.sums import column_sums
@@ -69,7 +70,7 @@ def run_attend_backward(
     return d_query, d_rows, column_sums(d_bias)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _mix_backward(
     back, mean, skip, gamma, skip_gate, shift, eps, by_copies, pull, d_skip, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -101,7 +102,7 @@ def _mix_backward(
     tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)
 
 
-@triton.jit(do_not_specialize=["B", "K", "N"])
+@kernel("B", "K", "N")
 def _attend_backward(
     pull, query, rows, exists, bias, mean, lse, d_query, d_rows, bias_sums, B, by_width, K, N,
     W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,

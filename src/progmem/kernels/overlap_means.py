@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.copies import PROGRAMS, TOKENS, place_of, room_for, sizes_of
 from progmem.kernels.row_parts import divided
 from progmem.kernels.sums import column_sums
@@ -75,7 +76,7 @@ class _Means(torch.autograd.Function):
         return d_rows, None, column_sums(sums).to(taps.dtype), None, None, None
 
 
-@triton.jit(do_not_specialize=["B", "K", "N"])
+@kernel("B", "K", "N")
 def _means_forward(
     rows, exists, taps, skip, mixed, cast, B, K, N,
     W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
@@ -130,7 +131,7 @@ def _taps_of(
     return total, before, after, tl.maximum(count, 1.0)
 
 
-@triton.jit(do_not_specialize=["B", "K", "N"])
+@kernel("B", "K", "N")
 def _means_backward(
     rows, exists, taps, d_skip, d_mixed, d_cast, d_rows, sums, B, K, N,
     W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,

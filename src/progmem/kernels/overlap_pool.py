@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.copies import TOKENS, place_of, row_at, score_of, sizes_of
 from progmem.kernels.overlap_backward import Pooled, run_attend_backward, run_mix_backward
 from progmem.kernels.row_parts import divided
@@ -133,7 +134,7 @@ def _attend(
     return made / total[:, :, None], most + tl.log(total)
 
 
-@triton.jit(do_not_specialize=["B", "K", "N"])
+@kernel("B", "K", "N")
 def _attended_forward(
     query, rows, skip, exists, bias, shift, gamma, skip_gate, out, mean, lse, B, eps,
     by_width, by_copies, K, N,

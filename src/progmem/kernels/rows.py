@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.norm_rows import Normed, sum_and_norm
 from progmem.kernels.row_parts import divided, row_of, rows_at, tile
 
@@ -84,7 +85,7 @@ def _launch(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["first", "count"])
+@kernel("first", "count")
 def _norm(
     x, xb, xn, xt, more, shift, weight, bias, segment, total, out, ob, ot, first, count, eps,
     series, W,
@@ -103,7 +104,7 @@ def _norm(
     tl.store(out + to[:, None] + c[None, :], made.to(out.dtype.element_ty), mask=cell)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _add(
     x, more, bias, out, cast, R,
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CAST: tl.constexpr,
@@ -117,7 +118,7 @@ def _add(
         tl.store(cast + at, total.to(cast.dtype.element_ty), mask=cell)
 
 
-@triton.jit
+@kernel()
 def _turn(
     x, xb, xt, cos, sin, T,
     H: tl.constexpr, half: tl.constexpr, H_: tl.constexpr, half_: tl.constexpr, ROWS: tl.constexpr,

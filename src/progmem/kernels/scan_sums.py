@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided, rows_at
 from progmem.kernels.sums import column_sums
 
@@ -57,7 +58,7 @@ def scan_sums(
     return Summed(tuple(found[:6]), (reset, logit), (others[0], others[1]), others[2:].flatten())
 
 
-@triton.jit(do_not_specialize=["total", "R"])
+@kernel("total", "R")
 def _scan_sums(
     dy_0, x_0, moments_0, dy_1, x_1, moments_1, dy_2, x_2, moments_2, slot_0, slot_1,
     row_0, row_1, wide, sums, total, R,

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.norm_rows import Normed
 from progmem.kernels.row_parts import layer_norm, norm_pull, row_of, rows_at, tile
 
@@ -178,7 +179,7 @@ def _gate(z, logit, at, r, c, cell, n: tl.constexpr, D: tl.constexpr):
     return 1 / (1 + tl.exp(-x)), repeated
 
 
-@triton.jit
+@kernel()
 def _gate_norm_forward(
     z, state, moments, gate_w, gate_b, reset, logit, norm_w, norm_b, segment,
     carry, h, made, R, eps,
@@ -197,7 +198,7 @@ def _gate_norm_forward(
     tl.store(made + R + r, scale, mask=r < R)
 
 
-@triton.jit
+@kernel()
 def _gate_norm_backward(
     dh, d_total, carry, carry_moments, norm_w, z, state, moments, gate_w, gate_b, reset, logit,
     dz, da, d_reset, R, n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -215,7 +216,7 @@ def _gate_norm_backward(
     tl.store(d_reset + at, pull * (1 - g), mask=cell)
 
 
-@triton.jit
+@kernel()
 def _settle_forward(
     total, y, bias, state, alive, gate_w, gate_b, out, normed, moments, R, eps,
     n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -248,7 +249,7 @@ def _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n: tl.constexpr, MO
         tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
 
 
-@triton.jit
+@kernel()
 def _begin_backward(
     later, step, alive, out, masked, cast, R,
     n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
@@ -258,7 +259,7 @@ def _begin_backward(
     _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n, True)
 
 
-@triton.jit
+@kernel()
 def _settle_backward(
     da, through, state, moments, gate_w, back, alive, own, step, own_alive, out, masked, cast, R,
     n: tl.constexpr, MORE: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,

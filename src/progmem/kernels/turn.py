@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided
 
 ROWS = 8  # of a program
@@ -50,7 +51,7 @@ def _run(x: Tensor, cos: Tensor, sin: Tensor, way: float) -> Tensor:
     return out
 
 
-@triton.jit(do_not_specialize=["R", "N"])
+@kernel("R", "N")
 def _turn(
     x, xb, xn, xh, xt, out, cos, sin, way, R, N,
     T: tl.constexpr, H: tl.constexpr, half: tl.constexpr,

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import rows_at, tile
 
 ROWS = 4  # of a program
@@ -51,7 +52,7 @@ def _power(D: int) -> int:
     return int(triton.next_power_of_2(D))
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _unit_forward(
     x, out, length, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
@@ -63,7 +64,7 @@ def _unit_forward(
     tl.store(length + r, size, mask=r < R)
 
 
-@triton.jit(do_not_specialize=["R"])
+@kernel("R")
 def _unit_backward(
     out, length, back, dx, R, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip

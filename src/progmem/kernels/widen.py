@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from progmem.kernels import biased
+from progmem.kernels.ahead import kernel
 from progmem.kernels.biased import share
 
 # rows, columns, what is summed at once
@@ -53,7 +54,7 @@ def _launch(
     _product[grid](x, weight, *weight.stride(), bias, wide, out, R, C, K=K, BACK=back, **TILES)
 
 
-@triton.jit
+@kernel()
 def _product(
     x, weight, wk, wc, bias, wide, out, R, C,
     K: tl.constexpr, BACK: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, Z: tl.constexpr,

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from progmem.kernels.ahead import kernel
 from progmem.kernels.row_parts import divided
 
 TOKENS = 4  # of a program
@@ -44,7 +45,7 @@ class _Unfold(torch.autograd.Function):
         return out, None, None
 
 
-@triton.jit(do_not_specialize=["total", "K", "N"])
+@kernel("total", "K", "N")
 def _fold(
     back, out, total, K, N, W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     D: tl.constexpr, D_: tl.constexpr, TOKENS: tl.constexpr,
