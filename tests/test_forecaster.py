@@ -67,10 +67,10 @@ def test_a_prediction_and_its_quantiles_are_those_of_plain_loops():
 
 
 def test_what_is_repeated_over_a_gap_is_the_newest_value_before_it():
-    values = daily_waves(T)
-    values[END + 5 : END + 40] = np.nan
-    newest = pd.Series(values[:, 0]).ffill().to_numpy()
-    wrong = (values[END + 1 :, 0] - newest[END:-1]) / values[:END].std()
+    values = daily_waves(T, 2)
+    values[END + 5 : END + 40, 0] = np.nan  # of one column: where all are missing nothing starts
+    newest = pd.DataFrame(values).ffill().to_numpy()
+    wrong = (values[END + 1 :] - newest[END:-1]) / values[:END].std(0)
     expected = np.nanmean(wrong**2), np.nanmean(abs(wrong))
     assert fitted(values).estimate(1).last_value == pytest.approx(expected)
 
@@ -142,7 +142,9 @@ def test_a_model_without_covariates_sees_the_columns_alone():
         assert forecaster.data.x.shape[2] == channels
         there = forecaster.known.features.there
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
-        used = forecaster.known.at(forecaster._places("train", 4))
+        places = forecaster._places("train", 4)
+        assert 70 not in places.time and 71 in places.time  # its date alone is not learnt from
+        used = forecaster.known.at(places)
         assert used.any(1).all()  # nothing is learnt from no feature
         assert np.isfinite(forecaster.predict(4).to_numpy()).all()
 
@@ -203,6 +205,8 @@ GAP[100:] = np.nan
          "the series has 3 columns; the model has 8 channels, which is neither 3 nor, with 7"),
         (np.where(np.arange(T) == T - 1, np.nan, daily_waves(T)[:, 0]), hours(T),
          {"encoder": small_model(1)}, "nothing is observed at 2024-01-13 11:00:00, the end; cut"),
+        (np.where(np.arange(T) == T - 1, np.nan, daily_waves(T)[:, 0]), hours(T),
+         {"encoder": small_model(8)}, "nothing is observed at 2024-01-13 11:00:00, the end; cut"),
     ],
 )  # fmt: skip
 def test_series_that_cannot_be_forecast_are_named(series, dates, options, message):

@@ -151,7 +151,7 @@ class Forecaster:
             index, x = taken.dates, self._seen(taken)[None]
             token, there = sliding_features(self.encoder, x, _end(index), padding=self.padding)
             target = torch.as_tensor((taken.values - self.mean) / self.scale)[None]
-        if not bool(there.all()):
+        if not bool(there.all()) or bool(target[0, -1].isnan().all()):  # dates are always there
             raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
         F, end, target = len(self.columns), _end(index), target.to(token.device)
         each = [
@@ -220,10 +220,11 @@ class Forecaster:
         return fit_column(x, y, self.padding)
 
     def _places(self, part: str, horizon: int) -> Places:
-        """The moments of a part with ``horizon`` samples ahead of which something is known."""
+        """The moments of a part with ``horizon`` samples ahead at which a value is observed."""
         assert self.data is not None
         places = samples(self.data, part, horizon, padding=self.padding, most=None)
         there = self.known.there(places)
+        there &= ~np.isnan(self.data.target[0, places.time]).all(1)  # a date alone is not enough
         return Places(*(index[there] for index in places))
 
     def _names(self, columns: Sequence[str]) -> list[str]:
