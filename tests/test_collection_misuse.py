@@ -80,6 +80,12 @@ def test_series_that_cannot_be_used_are_named(source, columns, message):
         ("x.npy", b"nonsense", {}, "x.npy cannot be read: .*pickled"),
         ("x.npy", NPY.getvalue(), {"label": "y"}, "x.npy: label names a column, .* got ndarray"),
         ("x.csv", b"", {}, "x.csv cannot be read: No columns"),
+        (
+            "x.csv",
+            b"a\n1,5\n",
+            {},
+            "x.csv cannot be read: rows have more cells than the first l",
+        ),
         ("x.csv", b"a,b\n1,x\n", {}, "x.csv: values must be real numbers; column b is not"),
         (
             "x.csv",

@@ -39,6 +39,7 @@ def test_files_of_all_kinds_are_read(tmp_path):
         ("nan,1\n2,3\n", [[np.nan, 1], [2, 3]]),
         ("1\n\n3\n", [[1], [np.nan], [3]]),
         ("a\n1\n\n3\n", [[1], [np.nan], [3]]),
+        ("a,b\n1,2,\n3,,\n", [[1, 2], [3, np.nan]]),
     ],
 )
 def test_gaps_in_a_csv_are_samples_too(text, values, tmp_path):
@@ -69,6 +70,10 @@ def swapped(folder):
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
+        (
+            lambda f: (f / "x.csv").write_text("kW\n1,5\n2,5\n"),
+            "x.csv cannot .*more cells than the f",
+        ),
         (swapped, "columns in one order: c has 'heat' where a has 'load'"),
         (lambda f: (f / "x.csv").write_text("a,b\n"), "x.csv has no rows below its header"),
         (lambda f: np.save(f / "x.npy", np.zeros((0, 9, 2))), "holds no recording"),

@@ -133,6 +133,7 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("--x x.npy --y same.npy -o p.skops", "at least two classes in y, got 0"),
         ("--x x.npy --y x.npy -o p.skops", "one label a series, got shape (30, 60, 2)"),
         ("--x x.npy --y bad.csv -o p.skops", "no column 'label'; it has a, b"),
+        ("--x x.npy --y commas.csv -o p.skops", "commas.csv cannot be read: rows have more cells"),
         ("--x x.npy --y y.txt -o p.skops", "y.txt must end in .npy or .csv"),
         ("--x wide.npy --y y.npy -o p.skops", "model has 2 channels, got 3"),
         ("--x x.npy --y y.npy -o p.skops --pooling best", "pooling must be one of"),
@@ -159,6 +160,7 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     (files / "twice.csv").write_text("series,label\na,1\na,2\n")
     (files / "none.csv").write_text("label\n" + "\n" * 30)
     (files / "bad.csv").write_text("a,b\n1,2\n")
+    (files / "commas.csv").write_text("label\n" + "1,\n" * 30)
     (files / "y.txt").write_text("1\n")
     before = set(files.iterdir())
     assert main(["probe", "classify", str(model), *arguments.split()]) == 2

@@ -12,6 +12,7 @@ from progmem.data import registry
 from progmem.data.dates import by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
 from progmem.data.sets import DatedSeries
+from progmem.data.tables import read_csv
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
 from progmem.forecaster import Forecaster
@@ -114,7 +115,7 @@ def read_table(source: str, data_dir: Path | None) -> "pd.DataFrame":
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
-        read = pd.read_csv(path)
+        read = read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     return by_date(read, str(path))

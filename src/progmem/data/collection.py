@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.data.tables import Columns, split_table
+from progmem.data.tables import Columns, read_csv, split_table
 from progmem.errors import InputError
 from progmem.model.inputs import as_array
 
@@ -93,11 +93,11 @@ def _read(path: Path, columns: Columns) -> Collection:
         if path.suffix == ".npy":
             return as_collection(np.load(path, allow_pickle=False), **columns._asdict())
         if path.suffix in (".csv", ".parquet"):
-            import pandas as pd
-
             if path.suffix == ".csv":
-                table = pd.read_csv(path)
+                table = read_csv(path)
             else:
+                import pandas as pd
+
                 table = pd.read_parquet(path, engine="pyarrow")
             return _from_list(*split_table(table, columns))
     except InputError as error:

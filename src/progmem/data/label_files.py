@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from progmem.data.recordings import Recording
+from progmem.data.tables import read_csv
 from progmem.errors import InputError
 
 
@@ -48,10 +49,8 @@ def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
         if path.suffix == ".npy":
             return np.asarray(np.load(path, allow_pickle=False)), None
         if path.suffix == ".csv":
-            import pandas as pd
-
             # as text: 001 is not 1, and NA may be a class; only an empty cell is no label
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
+            table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
             if "label" not in table.columns:
                 there = ", ".join(map(str, table.columns))
                 raise InputError(f"{path} has no column 'label'; it has {there}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from progmem.data.dates import COVARIATES, by_date, time_covariates
+from progmem.data.tables import read_csv
 from progmem.errors import InputError
 
 SUFFIXES = (".npy", ".npz", ".csv")
@@ -131,7 +132,7 @@ def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     )
     first = [cell for cell in cells.iloc[0] if cell.strip().lower() not in ("", "nan")]
     named = bool(pd.to_numeric(pd.Series(first), errors="coerce").isna().any())
-    table = pd.read_csv(path, header=0 if named else None, skip_blank_lines=False)
+    table = read_csv(path, header=0 if named else None, skip_blank_lines=False)
     if not len(table):
         raise InputError(f"{path} has no rows below its header")
     dates = None

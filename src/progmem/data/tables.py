@@ -3,11 +3,16 @@
 Shapes: R cases, C channels, L samples.
 """
 
-from typing import Any, NamedTuple
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from progmem.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Columns(NamedTuple):
@@ -24,6 +29,24 @@ class Columns(NamedTuple):
         for name, column in self._asdict().items():
             if column is not None:
                 raise InputError(f"{name} names a column, but there is no table, got {source}")
+
+
+def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
+    """A .csv file as pandas reads it; ValueError where its rows have more cells than its header.
+
+    By itself pandas takes the first cells for an index then, and puts every other under the next
+    name; empty cells at the end of rows are dropped instead.
+    """
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # it loses cells
+        try:
+            return pd.read_csv(path, index_col=False, **options)
+        except pd.errors.ParserWarning as error:
+            raise ValueError(
+                "rows have more cells than the first line: a comma too many, or as decimal sign?"
+            ) from error
 
 
 def split_table(table: Any, columns: Columns) -> tuple[list[np.ndarray], np.ndarray | None]:
