@@ -3,6 +3,7 @@
 import csv
 
 import numpy as np
+import pandas as pd
 import pytest
 import skops.io
 import torch
@@ -13,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 import progmem
 from progmem.cli import main
 from progmem.data.label_files import labels_for
+from progmem.data.labels import known_labels
 from progmem.data.recordings import read_recordings
 from progmem.errors import InputError
 from progmem.probes.own_data import LabelProbe
@@ -78,6 +80,22 @@ def test_whole_numbers_with_holes_stay_whole(model):
     probe = LabelProbe(progmem.load(model)).fit(x, y)
     assert probe.machine.classes_.tolist() == [1, 2] and probe.machine.classes_.dtype == np.int64
     assert probe.scaler.n_samples_seen_ == 12 and len(probe.y) == 9  # unlabelled ones scale too
+
+
+@pytest.mark.parametrize(
+    "y, labels",
+    [
+        (["a", float("nan"), "b"], ["a", "b"]),
+        (["a", "", "b"], ["a", "b"]),
+        (pd.Series(["a", None, "b"], dtype="string"), ["a", "b"]),
+        (pd.array([2, pd.NA, 1], dtype="Int64"), [2, 1]),
+        ([2, None, 1], [2, 1]),
+        (np.array([0.5, None, 1], dtype=object), [0.5, 1.0]),
+    ],
+)
+def test_a_label_that_is_missing_is_no_class(y, labels):
+    known, found = known_labels(y)
+    assert known.tolist() == [True, False, True] and found.tolist() == labels
 
 
 def test_the_estimate_does_not_flatter(model):

@@ -60,17 +60,27 @@ def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
 
 def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Which series have a label (B,), and those labels: whole numbers, numbers or texts."""
-    y = np.asarray(y)
+    # of a list with texts numpy would make texts, also of its NaN
+    y = np.asarray(y) if hasattr(y, "dtype") else np.array(y, dtype=object)
     if y.ndim != 1:
         raise InputError(f"y must be one label a series, got shape {y.shape}")
-    if y.dtype.kind == "O":
-        y = np.array(["" if value is None or value != value else str(value) for value in y])
-    if y.dtype.kind not in "biufU":
-        raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
-    if y.dtype.kind == "U":
-        return y != "", y[y != ""]
-    known = ~np.isnan(y) if y.dtype.kind == "f" else np.ones(len(y), dtype=bool)
+    known = np.array([not _missing(value) for value in y.tolist()], dtype=bool)
     labels = y[known]
+    if y.dtype.kind == "O":
+        labels = np.asarray(labels.tolist())
+    if labels.dtype.kind == "O":
+        labels = np.array([str(value) for value in labels])
+    if labels.dtype.kind not in "biufU":
+        raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
+    if labels.dtype.kind == "U":
+        return known, labels
     if np.isinf(labels).any():
         raise InputError("a label is infinite; mark a series without a label by NaN")
     return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
+
+
+def _missing(label: Any) -> bool:
+    """Whether ``label`` says that there is none: None, NaN, pandas' NA or an empty text."""
+    import pandas as pd
+
+    return label is None or label is pd.NA or label != label or label == ""
