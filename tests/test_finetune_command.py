@@ -169,6 +169,9 @@ def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pre
     finetune(made(), start, cfg, pretrained=pretrained, say=None)
     with pytest.raises(ConfigError, match="begun on made after recordings without a name, not on"):
         finetune(made(), start, config("model.dropout=0.2"), say=None)
+    moved = [r._replace(values=r.values + 1) for r in made().recordings]
+    with pytest.raises(ConfigError, match="begun with other data: means and scales differ"):
+        finetune(made()._replace(recordings=moved), start, cfg, pretrained=pretrained, say=None)
     other = shutil.copytree(pretrained, tmp_path / "other")
     model = progmem.load(other / "model")
     torch.nn.init.zeros_(model.encoder.cls)

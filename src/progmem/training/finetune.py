@@ -92,13 +92,15 @@ def finetune(
     fabric = make_fabric(cfg.run)
     began = time.perf_counter()
     if not fabric.is_global_zero:
-        return Finetuned(_train(fabric, learnt, encoder, data, parts, out, cfg, say=None), {})
+        return Finetuned(
+            _train(fabric, learnt, stats, encoder, data, parts, out, cfg, say=None), {}
+        )
     with run_folder.owned(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
         run_folder.settle_source(out, {**data.noted, **after})
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
-        classifier = _train(fabric, learnt, encoder, data, parts, out, cfg, say)
+        classifier = _train(fabric, learnt, stats, encoder, data, parts, out, cfg, say)
         classifier.save(out)
         row = _score(classifier, data, parts, cfg, pretrained is not None)
         found = {
@@ -159,6 +161,7 @@ def _pretraining(run: Path) -> dict[str, Any]:
 def _train(
     fabric: Fabric,
     rows: Rows,
+    stats: ChannelStats,
     encoder: PMT | VanillaTransformer,
     data: Labelled,
     parts: Parts,
@@ -170,7 +173,7 @@ def _train(
     batch_size = min(train.batch_size, len(rows))
     total = train.epochs * randomness.steps_per_epoch(len(rows), batch_size)
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
-             "means and scales": saving.weights_sha256(encoder.stats),
+             "means and scales": saving.weights_sha256(stats),
              "first weights": saving.weights_sha256(encoder),
              "labels": hashlib.sha256(repr((parts.learnt.tolist(), data.y[parts.learnt].tolist(),
                                             data.classes)).encode()).hexdigest()}  # fmt: skip
