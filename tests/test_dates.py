@@ -26,6 +26,7 @@ def test_covariates_are_those_of_a_calendar():
         (hours(30), ["2024-01-02 06:00", "2024-01-02 07:00"]),
         (pd.date_range("2024-01-01", periods=14, freq="MS"), ["2025-03-01", "2025-04-01"]),
         (pd.date_range("2024-01-01", periods=10, freq="B"), ["2024-01-15", "2024-01-16"]),
+        (pd.date_range("2024-01-01", periods=20, freq="bh"), ["2024-01-03 13:00", "2024-01-03 14"]),
         (["2023-11-15", "2023-12-15", "2024-01-15"], ["2024-02-15", "2024-03-15"]),
         (
             ["2023-11-28 06:00", "2024-02-28 06:00", "2024-05-28 06:00"],
@@ -64,6 +65,8 @@ def test_days_keep_their_hour_when_the_clock_changes_later(days):
         (hours(30)[[*range(9), 8, *range(9, 29)]], "dates must increase: row 9, "),
         (hours(31).delete(7), r"from 2024-01-01 06:00:00 to 2024-01-01 08:00:00 \(row 7\) is 0 day"
                               "s 02:00:00, the usual step is 0 days 01:00:00; .* put rows of NaN"),
+        (hours(46)[[*range(10), *range(26, 46)]], "is 0 days 17:00:00, the usual .* put rows of N"),
+        (pd.date_range("2020-01-01", periods=30, freq="LWOM-MON"), "regular: from .* 35 days"),
         (hours(30)[:-1].insert(5, pd.Timestamp("2024-01-01 04:10")), "the usual step is 0 days 01"),
         (range(30), "dates must be dates such as 2024-05-31 12:00, got numbers"),
         (np.arange(30.0), "dates must be dates such as 2024-05-31 12:00, got numbers"),

@@ -118,7 +118,17 @@ def _step(index: "pd.DatetimeIndex") -> "pd.Timedelta | pd.DateOffset | str | No
     steps = np.diff(index.asi8)
     if (steps == steps[0]).all():
         return index[1] - index[0]
-    return pd.infer_freq(index) or _months(index)
+    return _rule(index) or _months(index)
+
+
+def _rule(index: "pd.DatetimeIndex") -> str | None:
+    """pandas' name of the rule that gives these very dates; it also names some that do not."""
+    import pandas as pd
+
+    rule = pd.infer_freq(index)
+    if rule is None:
+        return None
+    return rule if (pd.date_range(index[0], periods=len(index), freq=rule) == index).all() else None
 
 
 def _months(index: "pd.DatetimeIndex") -> "pd.DateOffset | None":
