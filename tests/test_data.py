@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from training_setup import assert_same_model, made_recordings, run, small_config
@@ -70,6 +71,7 @@ def swapped(folder):
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
+        (lambda f: pd.DataFrame({"a": [3, 1]}).to_csv(f / "x.csv"), "no name and counts the rows"),
         (
             lambda f: (f / "x.csv").write_text("kW\n1,5\n2,5\n"),
             "x.csv cannot .*more cells than the f",

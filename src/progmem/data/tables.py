@@ -32,21 +32,29 @@ class Columns(NamedTuple):
 
 
 def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
-    """A .csv file as pandas reads it; ValueError where its rows have more cells than its header.
+    """A .csv file as pandas reads it; ValueError where that would mix up or add columns.
 
-    By itself pandas takes the first cells for an index then, and puts every other under the next
-    name; empty cells at the end of rows are dropped instead.
+    Of rows with more cells than the header pandas by itself takes the first cells for an index, and
+    puts every other under the next name; empty cells at the end of rows are dropped instead.
     """
     import pandas as pd
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # it loses cells
         try:
-            return pd.read_csv(path, index_col=False, **options)
+            table = pd.read_csv(path, index_col=False, **options)
         except pd.errors.ParserWarning as error:
             raise ValueError(
                 "rows have more cells than the first line: a comma too many, or as decimal sign?"
             ) from error
+    first = table.iloc[:, 0]
+    numbers = pd.api.types.is_integer_dtype(first) and len(first) > 1
+    if first.name == "Unnamed: 0" and numbers and bool((first.diff()[1:] == 1).all()):
+        raise ValueError(
+            "the first column has no name and counts the rows; write the file without it "
+            "(in pandas: index=False)"
+        )
+    return table
 
 
 def split_table(table: Any, columns: Columns) -> tuple[list[np.ndarray], np.ndarray | None]:
