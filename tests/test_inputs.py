@@ -60,6 +60,14 @@ def test_inf_is_named_by_its_own_series_in_any_batch_and_chunk():
             MODEL.encode(with_value(np.inf), **settings)
 
 
+@pytest.mark.parametrize("settings", [{}, {"chunk": 5}])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e200])
+def test_what_spoils_a_series_own_statistics_is_refused_not_taken_for_missing(value, settings):
+    cfg = progmem.ModelConfig(channels=9, size="tiny", normalise="series")
+    with pytest.raises(progmem.InputError, match="series 1, sample 17, channel 2 is"):
+        progmem.PMT(cfg).encode(with_value(value), **settings)
+
+
 @pytest.mark.parametrize("setting", ["batch_size", "chunk"])
 @pytest.mark.parametrize("value", [0, -1, 2.5, True])
 def test_batch_size_and_chunk_must_count(setting, value):

@@ -128,7 +128,10 @@ class Series:
                 yield rows[first : first + size]
 
     def own_moments(self, rows: Sequence[int], piece: int = 2**20) -> Moments:
-        """Mean and standard deviation of each series, over what is observed; 1 if none varies."""
+        """Mean and standard deviation of each series, over what is observed; 1 if none varies.
+
+        Where they are not finite 0 and 1, so that `clean` finds the value that is to blame.
+        """
         count: Any = 0
         total: Any = 0
         square: Any = 0
@@ -145,7 +148,9 @@ class Series:
         for start, stop in pieces:
             square = square + (self.cut(rows, start, stop) - mean).square().nansum(1, keepdim=True)
         scale = (square / count.clamp(min=1)).sqrt()
-        return Moments(mean, torch.where((low < high) & (scale > 0), scale, 1.0))
+        finite = scale.isfinite()
+        varies = finite & (low < high) & (scale > 0)
+        return Moments(torch.where(finite, mean, 0.0), torch.where(varies, scale, 1.0))
 
     def cut(self, rows: Sequence[int], start: int, stop: int) -> Tensor:
         """Samples ``start`` to ``stop`` of some series, float64, NaN past a series' end."""
