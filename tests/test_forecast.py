@@ -203,6 +203,17 @@ def test_the_protocol_is_the_one_written_as_loops(form, instances, F, monkeypatc
     assert list(found["test"].values()) == pytest.approx(expected, rel=1e-5)
 
 
+def test_errors_are_means_over_what_is_observed_however_the_test_part_is_cut(monkeypatch):
+    data = as_forecast(dated(), "made", "joint")
+    data.target[0, 95:112] = np.nan  # some blocks have nothing left, some a part
+    found = []
+    for at_once in (2**24, 5 * 3 * 2):
+        monkeypatch.setattr("progmem.probes.forecast.AT_ONCE", at_once)
+        scores = probe_forecast(LastValues(), data, horizons=[3], padding=P)["scores"]
+        found.append(list(scores["3"]["ridge"]["test"].values()))
+    assert found[1] == pytest.approx(found[0], rel=1e-12)
+
+
 def test_only_what_some_ridge_needs_is_encoded_and_only_once():
     data, encoder = as_forecast(dated(), "made", "joint"), LastValues()
     found = probe_forecast(encoder, data, horizons=[3, 8], padding=P)

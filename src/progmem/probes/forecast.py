@@ -19,7 +19,7 @@ from progmem.data.forecast_sets import HORIZONS, ForecastData
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.model.inputs import check_count
-from progmem.probes.ridge import Ridge, choose, errors, ridge_path
+from progmem.probes.ridge import Ridge, Totals, choose, errors, ridge_path
 from progmem.probes.sliding import PADDING, Features, Places, device_of, sliding_features
 
 MOST = 100_000  # samples a ridge is fitted on or chosen by, as TS2Vec
@@ -96,7 +96,7 @@ def probe_forecast(
             found = {
                 "alpha": ridge.alpha,
                 "validation": errors(ridge.predict(validation[0]), validation[1])._asdict(),
-                "test": score(ridge, known, data, target, horizon, padding)._asdict(),
+                "test": score(ridge, known, data, target, plan["test", horizon], horizon)._asdict(),
             }
             scores.setdefault(str(horizon), {})[head] = found
     return {"set": data.name, "padding": padding, "encoded": len(known.keys), "scores": scores}
@@ -134,18 +134,16 @@ class Known:
 
 
 def score(
-    ridge: Ridge, known: Known, data: ForecastData, target: Tensor, horizon: int, padding: int
+    ridge: Ridge, known: Known, data: ForecastData, target: Tensor, places: Places, horizon: int
 ) -> TestErrors:
-    """Errors over all moments of the test part, some at a time."""
-    places = samples(data, "test", horizon, padding=padding, most=None)
+    """Errors over all ``places`` of the test part, some at a time."""
     scale = torch.as_tensor(data.scale, device=target.device)  # (I, F)
     size = max(1, AT_ONCE // (horizon * target.shape[2]))
-    total = torch.zeros(4, dtype=torch.float64)
+    scaled, raw = Totals(), Totals()
     for first in range(0, len(places.time), size):
         some = Places(*(index[first : first + size] for index in places))
-        predicted = ridge.predict(known.at(some))
-        wanted = futures(target, some, horizon)
+        difference = ridge.predict(known.at(some)) - futures(target, some, horizon)
         unit = scale[torch.from_numpy(some.instance).to(scale.device)].repeat(1, horizon)
-        both = (*errors(predicted, wanted), *errors(predicted * unit, wanted * unit))
-        total += len(some.time) * torch.tensor(both, dtype=torch.float64)
-    return TestErrors(*(total / len(places.time)).tolist())
+        scaled.add(difference)
+        raw.add(difference * unit)
+    return TestErrors(*scaled.errors(), *raw.errors())
