@@ -25,8 +25,6 @@ from progmem.losses.contrast import Bank, repulsion
 from progmem.losses.unit import unit
 from progmem.model.geometry import unfold_windows
 
-FORMS = ("printed", "soft_positive")
-
 
 class Level(NamedTuple):
     """Anchors of both views and their counterparts, at the level of tokens or of windows."""

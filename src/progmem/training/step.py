@@ -24,7 +24,6 @@ from progmem.views import View, draw_view, make_view
 class Made(NamedTuple):
     """What a step compares, before it is embedded."""
 
-    number: int
     batch: int  # B
     group: Group
     views: tuple[View, View]  # of the own rows
@@ -91,7 +90,7 @@ class Step:
         temperature = torch.full(
             (), start + (end - start) * progress, dtype=torch.float64, device=self.device
         )
-        return Made(number, B, group, (views[0], views[1]), batch.lengths, drawn, temperature)
+        return Made(B, group, (views[0], views[1]), batch.lengths, drawn, temperature)
 
     def embed(self, made: Made, part: slice) -> tuple[tuple[Embedded, Embedded], Tensor]:
         """Both views of a ``part`` of the own rows, and the first view's sequence vectors."""
