@@ -111,6 +111,21 @@ def test_positives_are_matched_by_time_and_masked_where_there_is_none():
     assert gone.found.tolist() == [[False, True, True, False]]
 
 
+def test_matching_by_time_holds_no_more_than_its_share_of_the_batch(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    time, other = (torch.rand(5, 6, generator=generator) * 20 for _ in range(2))
+    valid, other_valid = (torch.rand(5, 6, generator=generator) > 0.3 for _ in range(2))
+    whole = match(time, valid, other, other_valid, tolerance=4)
+    monkeypatch.setattr("progmem.losses.bounded.LIMIT", 2 * 6 * 6)
+    sizes, masked_fill = [], torch.Tensor.masked_fill
+    monkeypatch.setattr(
+        torch.Tensor, "masked_fill", lambda t, *a: sizes.append(t.numel()) or masked_fill(t, *a)
+    )
+    pieces = match(time, valid, other, other_valid, tolerance=4)
+    assert sizes == [72, 72, 36]
+    assert all(torch.equal(a, b) for a, b in zip(whole, pieces, strict=True))
+
+
 def test_time_matching_of_equal_times_is_matching_by_position():
     model = setting(6, 3)
     views = make_embedded(model), make_embedded(model)

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from progmem.losses.bounded import in_pieces
+
 
 class Match(NamedTuple):
     """For each position of one view, the position of the other."""
@@ -16,6 +18,7 @@ class Match(NamedTuple):
     found: Tensor  # (B, T)
 
 
+@torch.no_grad()
 def match(
     time: Tensor | None,
     valid: Tensor,
@@ -32,7 +35,10 @@ def match(
     if time is None or other_time is None:
         place = torch.arange(T, device=valid.device).expand(B, T)
         return Match(place, valid & other_valid)
-    apart = (time[:, :, None] - other_time[:, None]).abs()  # (B, T, T)
-    apart = apart.masked_fill(~other_valid[:, None], float("inf"))
-    distance, place = apart.min(dim=2)
+
+    def nearest(rows: slice) -> tuple[Tensor, ...]:
+        apart = (time[rows, :, None] - other_time[rows, None]).abs()  # (b, T, T)
+        return tuple(apart.masked_fill(~other_valid[rows, None], float("inf")).min(dim=2))
+
+    distance, place = in_pieces(nearest, B, cost=T * T)
     return Match(place, valid & (distance <= tolerance))
