@@ -1,6 +1,7 @@
 """The paper's sets by name: files found, checked and read."""
 
 import gzip
+import shutil
 
 import numpy as np
 import pytest
@@ -158,3 +159,13 @@ def test_lists_and_checks_say_what_is_there_and_what_is_wrong(made_sets):
     assert not good and [line.split()[0] for line in lines if "WRONG" in line] == ["Wafer"]
     with pytest.raises(InputError, match="give the folder of the files with --data-dir or in PROG"):
         check_lines(None)
+
+
+def test_a_folder_without_any_file_is_told_from_one_that_is_called_missing(
+    made_sets, tmp_path_factory
+):
+    empty = tmp_path_factory.mktemp("empty")
+    with pytest.raises(InputError, match=f"none of the files is in {empty}"):
+        check_lines(empty)
+    lines, good = check_lines(shutil.copytree(made_sets, empty / "missing"))
+    assert good and all("missing" in line for line in lines)

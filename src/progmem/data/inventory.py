@@ -25,11 +25,10 @@ def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
         raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
-    checked = [check_line(name, folder) for name in registry.FILES]
-    lines, good = [line for line, _ in checked], all(good for _, good in checked)
-    if all("missing" in line for line in lines):
+    if not any((folder / file.file).is_file() for file in registry.FILES.values()):
         raise InputError(f"none of the files is in {folder}")
-    return lines, good
+    checked = [check_line(name, folder) for name in registry.FILES]
+    return [line for line, _ in checked], all(good for _, good in checked)
 
 
 def check_line(name: str, data_dir: str | Path | None) -> tuple[str, bool]:
