@@ -160,6 +160,15 @@ def test_effective_rank_and_spread_of_known_vectors():
     assert health(square)["effective_rank"] == pytest.approx(2.0)
 
 
+def test_a_batch_of_one_row_has_no_spread_to_tell_of(tmp_path):
+    cfg = small_config("train.batch_size=2", "train.log_every=1", "train.epochs=1")
+    pretrain(made_recordings()[:3], tmp_path / "run", cfg, say=lambda _: None)
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    two, one = (json.loads(line) for line in lines)
+    assert set(two) - set(one) == {"feature_sd", "effective_rank"}
+    assert np.isfinite(list(one.values())).all()
+
+
 def with_inf():
     recordings = made_recordings()
     recordings[2].values[7, 1] = -np.inf

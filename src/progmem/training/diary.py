@@ -40,7 +40,9 @@ class Diary:
         gradient = values.pop("gradient")
         values |= {"lr": learning_rate(outcome.number, self.total, self.train)}
         if finished % self.train.log_every == 0:
-            values |= health(outcome.sequence.cpu()) | {"gradient": gradient}
+            values |= {"gradient": gradient}
+        if finished % self.train.log_every == 0 and len(outcome.sequence) > 1:  # one has no spread
+            values |= health(outcome.sequence.cpu())
             if values["feature_sd"] < COLLAPSED and not self.warned:
                 self.warned = True
                 self.say(
