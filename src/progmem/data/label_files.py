@@ -1,5 +1,6 @@
 """A user's labels from files, each put to its series."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
         if strangers:
             there = ", ".join(r.name for r in recordings[:3])
             raise InputError(f"{y} names {strangers[0]!r}, which is not in {x}: {there}, …")
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise InputError(f"{y} names {twice[0]!r} more than once")
         known = dict(zip(names, labels, strict=True))
