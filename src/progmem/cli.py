@@ -20,7 +20,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Bad use gives one line and exit code 2."""
+    """Run one command. Bad use gives one line and exit code 2, a run that fails exit code 1."""
+    parser = _make_parser()
+    chosen, rest = parser.parse_known_args(arguments)
+    chosen.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
+    if len(chosen.overrides) < len(rest) or (rest and chosen.command not in TRAININGS):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        chosen.run(chosen)
+    except (ConfigError, InputError, ModelFolderError) as error:
+        print(f"progmem: {error}", file=sys.stderr)
+        return 2
+    except (TrainingError, OSError) as error:  # a full disk, a folder that may not be written
+        print(f"progmem: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make_parser() -> _Parser:
     parser = _Parser(prog="progmem", description=progmem.__doc__)
     parser.add_argument("--version", action="version", version=f"progmem {progmem.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -124,23 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--pooling", default="sequence", help="of classification tables")
     p.add_argument("--head", default="linear", help="of classification tables")
     p.set_defaults(run=_results)
-
-    chosen, rest = parser.parse_known_args(arguments)
-    chosen.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
-    if len(chosen.overrides) < len(rest) or (rest and chosen.command not in TRAININGS):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    try:
-        chosen.run(chosen)
-    except (ConfigError, InputError, ModelFolderError) as error:
-        print(f"progmem: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:  # a full disk, a folder that may not be written
-        print(f"progmem: {error}", file=sys.stderr)
-        return 1
-    except TrainingError as error:
-        print(f"progmem: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return parser
 
 
 def _demo(chosen: Any) -> None:
