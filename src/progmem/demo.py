@@ -48,9 +48,9 @@ def demo(out: Path) -> dict[tuple[str, int], Scores]:
     features = embed_windows(model, train, others)
     scores = {
         (name, count): classify(
-            *_pair(train_test, train.y, others.y), labels=count, seeds=DRAWS, head="linear, fixed C"
+            ours, train.y, theirs, others.y, labels=count, seeds=DRAWS, head="linear, fixed C"
         )
-        for name, train_test in features.items()
+        for name, (ours, theirs) in features.items()
         for count in PER_CLASS
     }
     table = score_table(scores)
@@ -128,12 +128,6 @@ def table_lines(scores: dict[tuple[str, int], Scores]) -> list[str]:
 
 def _mean_sd(values: np.ndarray, sign: str = "") -> str:
     return f"{100 * values.mean():{sign}.1f} ± {100 * values.std(ddof=1):.1f}"
-
-
-def _pair(
-    features: tuple[np.ndarray, np.ndarray], y: np.ndarray, test_y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    return features[0], y, features[1], test_y
 
 
 def _splice_figure(model: PMT, sample: Sample, test: np.ndarray) -> Figure:
