@@ -1,7 +1,8 @@
 """Rotary positions: scores of two turned rows depend on their distance alone.
 
-Callers count from the left edge of a window, never from the start of the series, so that nothing
-loses precision on a long stream.
+Windows, pieces of a band and streams count from their own left edge, so that nothing loses
+precision on a long stream. `lean`, for no more than 131,072 tokens, and full attention count from
+the start of the series.
 
 Shapes: T rows, d width of a head; "..." is any batch.
 """

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from progmem.model.capture import record, warm_up
-from progmem.training.step import Made
 from progmem.training.update import Outcome, Update
 
 
@@ -47,7 +46,7 @@ class RecordedUpdate:
         arrived = torch.cuda.current_stream().record_event()
         return Outcome(number, self.names, values, sequence, made.batch, arrived)
 
-    def _record(self, made: Made) -> None:
+    def _record(self, made: Any) -> None:
         """Warm up, undo what that did to weights and moments, then record one update."""
         self.inputs = _mapped(torch.clone, made)
         undo = _undo(self.plain.optimizer)
