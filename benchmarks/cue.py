@@ -48,11 +48,8 @@ def main() -> None:
         print(json.dumps(measure(chosen.row, chosen)), flush=True)
         return
     more = ["--work", str(chosen.work), "--out", str(chosen.out), "--settings", *chosen.settings]
-    for name in ("data_dir", "commit"):
-        if getattr(chosen, name) is not None:
-            more += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
     rows = [f"{variant}-{seed}" for variant in chosen.variants for seed in chosen.seeds]
-    run_rows("benchmarks.cue", rows, work=chosen.work, at_once=chosen.at_once, arguments=more)
+    run_rows("benchmarks.cue", rows, chosen, more)
     print(render("cue", chosen.out))
 
 

@@ -77,12 +77,7 @@ def main() -> None:
         return
     began = time.time()
     more = [chosen.name, "--epochs", str(chosen.epochs), "--settings", *chosen.settings]
-    if chosen.data_dir is not None:
-        more += ["--data-dir", str(chosen.data_dir)]
-    found = run_rows(
-        "benchmarks.end_to_end", chosen.sets, work=chosen.work, at_once=chosen.at_once,
-        arguments=more,
-    )  # fmt: skip
+    found = run_rows("benchmarks.end_to_end", chosen.sets, chosen, more)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = [row for part in found for row in part.pop("rows")]
     labelled = {name: take_labelled_rows([r for r in rows if r["set"] == name])

@@ -121,15 +121,9 @@ def main() -> None:
     more = ["--work", str(chosen.work)]
     if chosen.override:
         more += ["--override", *chosen.override]
-    if chosen.commit is not None:
-        more += ["--commit", chosen.commit]
-    if chosen.data_dir is not None:
-        more += ["--data-dir", str(chosen.data_dir)]
     seeds = {e: chosen.seeds[:1] if e == "values" else chosen.seeds for e in chosen.encoders}
     rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in chosen.encoders for s in seeds[e]]
-    found = run_rows(
-        "benchmarks.forecast", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
-    )
+    found = run_rows("benchmarks.forecast", rows, chosen, more)
     for name in chosen.sets:
         rows_of_set = [row for row in found if row["set"] == name]
         result = with_rows_before(rows_of_set, chosen.out / "forecast" / f"{name}.json")

@@ -96,14 +96,8 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         return
     more = ["--ts2vec", str(chosen.ts2vec), "--horizons", *map(str, horizons)]
-    if chosen.commit is not None:
-        more += ["--commit", chosen.commit]
-    if chosen.data_dir is not None:
-        more += ["--data-dir", str(chosen.data_dir)]
-    rows = run_rows(
-        "benchmarks.forecast_harness", [f"{n}-{s}" for n in chosen.sets for s in chosen.seeds],
-        work=chosen.work, at_once=chosen.at_once, arguments=more,
-    )  # fmt: skip
+    names = [f"{n}-{s}" for n in chosen.sets for s in chosen.seeds]
+    rows = run_rows("benchmarks.forecast_harness", names, chosen, more)
     facts = {"config": {"batch": 8, "width": 320, "crop": 3000}, "seeds": list(chosen.seeds)}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}
     print(f"written: {record.save('forecast_harness', 'ts2vec', result, folder=chosen.out)}\n")

@@ -71,12 +71,8 @@ def main() -> None:
         print(json.dumps(measure(name, int(seed), chosen.data_dir, device)), flush=True)
         return
     more = ["--ts2vec", str(chosen.ts2vec)]
-    if chosen.data_dir is not None:
-        more += ["--data-dir", str(chosen.data_dir)]
     names = [f"{name}-{seed}" for name in ("HAR", "FordA") for seed in SEEDS_TS2VEC]
-    rows = run_rows(
-        "benchmarks.harness", names, work=chosen.work, at_once=chosen.at_once, arguments=more
-    )
+    rows = run_rows("benchmarks.harness", names, chosen, more)
     config = {"iterations": ITERATIONS, "batch": 8, "width": 320}
     facts = {"config": config, "seeds": SEEDS_TS2VEC, "label_seeds": SEEDS}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}

@@ -60,7 +60,7 @@ def main() -> None:
         print(json.dumps(measure(tuple(numbers[:3]), numbers[3])), flush=True)
         return
     names = [f"{''.join(map(str, s))}{seed}" for s in SUBSETS for seed in (0, 1)]
-    rows = run_rows("benchmarks.objectives", names, work=chosen.work, at_once=chosen.at_once)
+    rows = run_rows("benchmarks.objectives", names, chosen)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     result = {"config": SETTINGS, "seeds": [0, 1], **record.environment(device, chosen.commit)}
     path = record.save("objectives", "sample", result | {"rows": rows}, folder=chosen.out)

@@ -74,12 +74,8 @@ def main() -> None:
         print(json.dumps(row), flush=True)
         return
     more = ["--steps", str(chosen.steps)]
-    if chosen.data_dir is not None:
-        more += ["--data-dir", str(chosen.data_dir)]
     rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in TRAINING_SEEDS]
-    found = run_rows(
-        "benchmarks.pilot", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
-    )
+    found = run_rows("benchmarks.pilot", rows, chosen, more)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
     for name in chosen.sets:

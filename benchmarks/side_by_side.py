@@ -36,13 +36,21 @@ def training_folder(work: Path, row: str, config: Mapping[str, Any], commit: str
 
 
 def run_rows(
-    module: str, rows: Sequence[str], *, work: Path, at_once: int, arguments: Sequence[str] = ()
+    module: str, rows: Sequence[str], chosen: argparse.Namespace, arguments: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """What ``python -m module --row ROW *arguments`` prints as its last line, json, for each row.
 
-    A row that is in ``work`` already is taken from there, so a run that was broken off goes on;
-    with other arguments or another commit it is another row.
+    The commit and the data folder that were ``chosen`` are handed on. A row that is in the work
+    folder already is taken from there, so a run that was broken off goes on; with other arguments
+    or another commit it is another row.
     """
+    work, at_once, arguments = chosen.work, chosen.at_once, [*arguments]
+    for option, value in (
+        ("--commit", chosen.commit),
+        ("--data-dir", getattr(chosen, "data_dir", None)),
+    ):
+        if value is not None:
+            arguments += [option, str(value)]
     work.mkdir(parents=True, exist_ok=True)
     environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // at_once))} | os.environ
     same = [module, *arguments, str(record.environment()["commit"])]

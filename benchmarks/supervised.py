@@ -52,13 +52,10 @@ def main() -> None:
         print(json.dumps(measure(chosen.row, chosen)), flush=True)
         return
     more = ["--settings", *chosen.settings]
-    for name in ("data_dir", "commit", "split", "work", "out"):
-        if getattr(chosen, name) is not None:
-            more += [f"--{name.replace('_', '-')}", str(getattr(chosen, name))]
+    for name in ("split", "work", "out"):
+        more += [f"--{name}", str(getattr(chosen, name))]
     rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in chosen.encoders for s in chosen.seeds]
-    run_rows(
-        "benchmarks.supervised", rows, work=chosen.work, at_once=chosen.at_once, arguments=more
-    )
+    run_rows("benchmarks.supervised", rows, chosen, more)
     print(render("finetune", chosen.out))
 
 

@@ -75,13 +75,9 @@ def main() -> None:
         "--try",
         *chosen.tries,
     ]
-    if chosen.data_dir is not None:
-        more += ["--data-dir", str(chosen.data_dir)]
     name = f"{chosen.set}-{chosen.name}"
     names = [f"{number}-{seed}" for number in range(len(chosen.tries)) for seed in TRAINING_SEEDS]
-    found = run_rows(
-        "benchmarks.tune", names, work=chosen.work / name, at_once=chosen.at_once, arguments=more
-    )
+    found = run_rows("benchmarks.tune", names, chosen, more)
     rows = [row for part in found for row in part["rows"]]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import subprocess
 from functools import partial
+from types import SimpleNamespace
 
 from forecast_setup import dated_file
 
 from benchmarks import cue, forecast, supervised
-from benchmarks.side_by_side import training_folder
+from benchmarks.side_by_side import run_rows, training_folder
 from progmem.data import registry
 
 
@@ -20,6 +22,30 @@ def test_other_settings_or_another_commit_never_go_on_with_the_weights_of_a_row(
         training_folder(tmp_path, "a-0", {"lr": 1}, "abd"),
     ]
     assert len({one, *others}) == 4
+
+
+def test_a_row_is_made_again_for_another_commit_or_other_data_and_else_taken_up(
+    tmp_path, monkeypatch
+):
+    made = []
+
+    def process(command, **_):
+        made.append(command[2:])
+        return SimpleNamespace(returncode=0, stdout=f'loading\n{{"number": {len(made)}}}\n')
+
+    monkeypatch.setattr(subprocess, "run", process)
+    monkeypatch.setattr("benchmarks.side_by_side.record.environment", lambda: {"commit": None})
+
+    def rows(**facts):
+        given = {"work": tmp_path, "at_once": 1, "commit": None} | facts
+        found = run_rows("benchmarks.made", ["a", "b"], argparse.Namespace(**given), ["--epochs"])
+        return [row["number"] for row in found]
+
+    assert rows() == [1, 2] == rows()
+    assert rows(commit="abc") == [3, 4] == rows(commit="abc")
+    assert rows(commit="abd", data_dir=tmp_path) == [5, 6] and rows() == [1, 2]
+    assert made[0] == ["benchmarks.made", "--row", "a", "--epochs"]
+    assert made[4][4:] == ["--commit", "abd", "--data-dir", str(tmp_path)]
 
 
 def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
