@@ -161,6 +161,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(finished, tmp_
     assert any(newest.name in line and "damaged and passed over" in line for line in said)
     assert any("going on from step" in line for line in said)
     assert_same_model(folder, finished)
+    assert steps_of(folder) == steps_of(finished)  # those made again are there once
     assert not (folder / "ran").exists()
 
 

@@ -46,13 +46,13 @@ def test_parts_add_up_to_the_gradients_of_the_whole(parts, settings):
 def test_with_dropout_both_passes_drop_the_same():
     step = made_step("model.dropout=0.3")
     step.learner.train()
-    found = []
-    for _ in range(2):
-        step.learner.zero_grad()
-        backward_in_parts(step, 0, 3, torch.Tensor.backward)
-        found.append([p.grad.clone() for p in step.learner.parameters() if p.grad is not None])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    parts = [step.embed(step.make(0), slice(None))[0][0].sequence for _ in range(2)]
+    embed, seen = step.embed, []
+    step.embed = lambda *given: seen.append(embed(*given)) or seen[-1]
+    backward_in_parts(step, 0, 3, torch.Tensor.backward)
+    first, second = ([views for views, _ in some] for some in (seen[:3], seen[3:]))
+    assert len(second) == 3 and not first[0][0].sequence.requires_grad
+    torch.testing.assert_close(second, first, rtol=1e-10, atol=1e-12)
+    parts = [embed(step.make(0), slice(None))[0][0].sequence for _ in range(2)]
     assert not torch.equal(*parts)  # drops are really drawn anew
 
 
