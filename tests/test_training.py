@@ -245,14 +245,16 @@ def test_the_learning_rate_warms_up_and_ends_low():
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
 
 
-def test_vectors_do_not_decay():
+def test_matrices_decay_and_vectors_do_not():
     from progmem.training.learner import Learner, parameter_groups
 
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     learner = Learner(model, small_config().loss)
-    decay, keep = (g["params"] for g in parameter_groups(learner, 0.05))
+    groups = parameter_groups(learner, 0.05)
+    assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
+    decay, keep = (group["params"] for group in groups)
     names = {id(p): n for n, p in learner.named_parameters()}
-    assert all(names[id(p)].endswith("weight") for p in decay)
+    assert len(decay) > 20 and all(names[id(p)].endswith("weight") for p in decay)
     kept = {names[id(p)].rsplit(".", 1)[-1] for p in keep}
     assert {"reset", "bias", "cls", "segments", "segment", "gamma", "skip_gate", "taps"} <= kept
 
