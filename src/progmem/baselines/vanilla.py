@@ -13,7 +13,14 @@ from progmem.encoding import Encoding
 from progmem.model.attention import AttentionLayer, Norm, attend, split_heads
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
-from progmem.model.inputs import ChannelStats, Series, check_count, check_tensor, evaluating
+from progmem.model.inputs import (
+    ChannelStats,
+    Series,
+    check_count,
+    check_finite,
+    check_tensor,
+    evaluating,
+)
 from progmem.model.rotary import turns
 from progmem.model.tokenizer import Tokenizer
 
@@ -71,4 +78,5 @@ class VanillaTransformer(nn.Module):
             for rows in series.batches(batch_size):
                 moments = moments_for(self.cfg, self.stats, series, rows)
                 write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))
+        check_finite(out.sequence, range(len(series)))
         return out
