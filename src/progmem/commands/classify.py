@@ -117,9 +117,7 @@ def label_series(
 def _predict(probe: LabelProbe | Classifier, series: list[np.ndarray]) -> Prediction:
     if isinstance(probe, LabelProbe):
         return probe.predict(series)
-    scores = probe.scores(series)
-    two = np.sort(scores, axis=1)[:, -2:]
-    return Prediction(np.array(probe.classes)[scores.argmax(1)], two[:, 1] - two[:, 0])
+    return Prediction.of_scores(np.array(probe.classes), probe.scores(series))
 
 
 def _fit(

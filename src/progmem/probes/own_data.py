@@ -26,7 +26,13 @@ class Prediction(NamedTuple):
     """A label for each series, and how much nearer it was than the next."""
 
     label: np.ndarray  # (B,)
-    margin: np.ndarray  # (B,), in units of the machine's decision value
+    margin: np.ndarray  # (B,), in units of the scores, a machine's decision values
+
+    @classmethod
+    def of_scores(cls, classes: np.ndarray, scores: np.ndarray) -> "Prediction":
+        """The class of the highest score of each series, from (B, classes)."""
+        two = np.sort(scores, axis=1)[:, -2:]
+        return cls(classes[scores.argmax(1)], two[:, 1] - two[:, 0])
 
 
 class LabelProbe:
@@ -77,8 +83,7 @@ class LabelProbe:
         values = self.machine.decision_function(features)
         if values.ndim == 1:  # two classes
             return Prediction(self.machine.predict(features), np.abs(values))
-        two = np.sort(values, axis=1)[:, -2:]
-        return Prediction(self.machine.classes_[values.argmax(1)], two[:, 1] - two[:, 0])
+        return Prediction.of_scores(self.machine.classes_, values)
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
