@@ -17,7 +17,7 @@ from progmem.data.label_files import labels_for
 from progmem.data.labels import known_labels
 from progmem.data.recordings import read_recordings
 from progmem.errors import InputError
-from progmem.probes.own_data import LabelProbe
+from progmem.probes.own_data import LabelProbe, Prediction
 
 
 @pytest.fixture
@@ -109,6 +109,8 @@ def test_the_estimate_does_not_flatter(model):
 
 
 def test_the_margin_is_the_lead_over_the_next_class(model):
+    by_hand = Prediction.of_scores(np.array(["a", "b", "c"]), np.array([[1, 5, 2], [3, 0, 2.5]]))
+    assert by_hand.label.tolist() == ["b", "a"] and by_hand.margin.tolist() == [3.0, 0.5]
     x, y = waves(30, 0)
     x[::3] *= 4.0
     probe = LabelProbe(progmem.load(model)).fit(x, np.where(np.arange(30) % 3, y, 2))
