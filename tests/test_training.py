@@ -25,6 +25,7 @@ from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError, TrainingError
 from progmem.training import diary
 from progmem.training import step as one_step
+from progmem.training.engine import freeze_unreached
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows, generator, steps_per_epoch
 from progmem.training.schedule import learning_rate
@@ -288,3 +289,12 @@ def test_a_run_begun_before_a_setting_existed_goes_on(tmp_path):
     assert any("has finished" in line for line in said)
     with pytest.raises(ConfigError, match=r"train\.parts differ"):
         run(tmp_path / "run", "train.epochs=1", "train.parts=2")
+
+
+def test_parameters_that_no_objective_reaches_are_frozen_and_have_no_gradient():
+    both = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "idle": torch.nn.Linear(3, 2)})
+    freeze_unreached(both, lambda: both["used"](torch.ones(4, 3)).sum())
+    assert {name: p.requires_grad for name, p in both.named_parameters()} == {
+        "used.weight": True, "used.bias": True, "idle.weight": False, "idle.bias": False
+    }  # fmt: skip
+    assert all(p.grad is None for p in both.parameters())
