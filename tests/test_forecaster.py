@@ -47,7 +47,7 @@ def test_a_prediction_and_its_quantiles_are_those_of_plain_loops():
 
     now, residual = np.zeros((3, 2)), np.zeros((T - END - 3, 3, 2))
     early, late = range(P, END - 3), range(END, T - 3)
-    for c, chosen in enumerate(forecaster.fitted[3].ridges):
+    for c, (_, chosen) in enumerate(forecaster.fitted[3].columns):
         (ridge,) = ridge_path(known(early, c), follows(early, c), [chosen.alpha])
         residual[:, :, c] = follows(late, c) - ridge.predict(known(late, c))
         whole = [*early, *late]  # what predicts learns from both parts

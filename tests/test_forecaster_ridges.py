@@ -1,11 +1,12 @@
 """How a column is predicted: from token and own values, drawn to a mean or to the newest."""
 
 import numpy as np
+import pytest
 import torch
 from forecast_setup import LastValues, daily_waves, hours
 
 import progmem
-from progmem.forecaster_ridges import fit_column, knowledge, to_the_mean, to_the_newest
+from progmem.forecaster_ridges import GAPS, fit_column, knowledge, to_the_mean, to_the_newest
 from progmem.probes.ridge import ridge_path
 from progmem.probes.sliding import Places
 
@@ -13,12 +14,23 @@ P = 5
 
 
 def test_what_is_known_is_the_token_and_the_columns_own_values():
-    target = torch.arange(20.0).reshape(1, 10, 2)
-    target[0, 3, 1] = torch.nan
+    values = torch.arange(1.0, 20, 2).reshape(1, 10, 1)
+    values[0, 3] = torch.nan
     token = torch.tensor([[7.0], [8.0]])
     places = Places(np.array([0, 0]), np.array([1, 4]))
-    found = knowledge(token, target, places, 1, padding=2)
-    assert found.tolist() == [[7, 0, 1, 3], [8, 5, 0, 9]]  # 0 before the first and where missing
+    found = {gaps: knowledge(token, fill(values), places, padding=2) for gaps, fill in GAPS.items()}
+    assert found["mean"].tolist() == [
+        [7, 0, 1, 3],
+        [8, 5, 0, 9],
+    ]  # 0 before the first, where missing
+    assert found["newest"].tolist() == [[7, 0, 1, 3], [8, 5, 5, 9]]
+
+
+def test_the_newest_value_before_a_gap_of_any_length_is_found():
+    nan = torch.nan
+    values = torch.tensor([nan, nan, 3, nan, nan, 2, nan]).reshape(1, 7, 1)
+    expected = torch.tensor([nan, nan, 3, 3, 3, 2, 2]).reshape(1, 7, 1)
+    torch.testing.assert_close(GAPS["newest"](values), expected, equal_nan=True)
 
 
 def drawn(alpha=3.0):
@@ -63,3 +75,32 @@ def test_a_walk_is_predicted_about_as_well_as_by_its_newest_value():
     waves = daily_waves(800)
     ours, stays = progmem.Forecaster(LastValues(), padding=30).fit(waves, hours(800)).estimate(12)
     assert ours.mse < 0.1 * stays.mse
+
+
+def test_a_column_that_is_missing_at_the_end_goes_on_from_its_newest_value():
+    rng = np.random.default_rng(0)
+    walk = 1000 + rng.normal(size=(800, 2)).cumsum(0)
+    gappy = np.where(rng.random((800, 2)) < 0.2, np.nan, walk)
+    for seen in (walk, gappy):  # whether or not there were gaps to learn from
+        forecaster = progmem.Forecaster(LastValues(), padding=30).fit(seen, hours(800))
+        later = np.concatenate([seen[:-1], [[np.nan, walk[-1, 1]]]])
+        assert abs(forecaster.predict(1, later, hours(800))["0"].item() - walk[-2, 0]) < 4
+    ours, stays = forecaster.estimate(12)
+    assert ours.mse < 1.1 * stays.mse
+
+
+@pytest.mark.parametrize("kind", ["walk", "noise"])
+def test_the_validation_part_chooses_what_stands_for_missing_values(kind, monkeypatch):
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(600, 2))
+    values = values.cumsum(0) if kind == "walk" else values
+    values[rng.random((600, 2)) < 0.3] = np.nan
+    found = {}
+    for gaps in (*GAPS, "chosen"):
+        some = GAPS if gaps == "chosen" else {gaps: GAPS[gaps]}
+        monkeypatch.setattr("progmem.forecaster.GAPS", some)
+        forecaster = progmem.Forecaster(LastValues(), padding=30).fit(values[:, :1], hours(600))
+        mse, mae = forecaster.estimate(4).ridge
+        found[gaps] = mse**0.5 + mae, forecaster.fitted[4].columns[0].gaps
+    assert found["chosen"] == min(found["newest"], found["mean"])
+    assert found["newest"][0] != found["mean"][0]

@@ -19,13 +19,13 @@ from progmem.data.own_series import Dated, take
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.fields import is_real
-from progmem.forecaster_ridges import fit_column, knowledge
+from progmem.forecaster_ridges import GAPS, Column, fit_column, knowledge
 from progmem.model.inputs import check_count
 from progmem.probes.forecast import Known, futures, samples
 from progmem.probes.ridge import (
     Errors,
-    Ridge,
     Totals,
+    distance,
     residual_quantiles,
 )
 from progmem.probes.sliding import PADDING, Places, device_of, sliding_features
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Fitted(NamedTuple):
     """What one horizon needs."""
 
-    ridges: tuple[Ridge, ...]  # one a column, of the whole series
+    columns: tuple[Column, ...]  # their ridges are of the whole series
     spread: Tensor  # (q, H * F), quantiles of the validation part's residuals, scaled
     tried: Errors  # of ridges that do not know the validation part, on it
 
@@ -54,7 +54,8 @@ class Forecaster:
 
     That is the encoder's last token, which knows of all columns and of the calendar, and the
     column's own values in the window. A penalty draws predictions to the column's mean or to its
-    newest value, whichever is better in the validation part.
+    newest value, and a missing value of the past is taken for the newest before it or for the mean,
+    whichever is better in the validation part.
 
     The encoder sees the time covariates and then the columns, as `progmem pretrain` gives them to
     it for a .csv file with a column date; or the columns alone, if it has no channels for more.
@@ -155,10 +156,10 @@ class Forecaster:
             raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
         F, end, target = len(self.columns), _end(index), target.to(token.device)
         each = [
-            ridge.predict(knowledge(token, target, end, f, self.padding))  # (1, H)
-            for f, ridge in enumerate(known.ridges)
+            ridge.predict(knowledge(token, GAPS[gaps](target[..., [f]]), end, self.padding))
+            for f, (gaps, ridge) in enumerate(known.columns)
         ]
-        centre = torch.stack(each, dim=2).flatten(1)  # (1, H * F)
+        centre = torch.stack(each, dim=2).flatten(1)  # (1, H * F), of F times (1, H)
         scaled = torch.cat([centre, centre + known.spread]).reshape(-1, horizon, F).cpu().numpy()
         found = scaled * self.scale + self.mean  # (1+q, H, F)
         table = found.transpose(1, 2, 0).reshape(horizon, -1)
@@ -191,33 +192,40 @@ class Forecaster:
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
         places = {part: self._places(part, horizon) for part in ("train", "validation")}
         parts = {part: (self.known.at(at), at) for part, at in places.items()}
-        ridges, spread, tried = [], [], Totals()
+        columns, spread, tried = [], [], Totals()
         for f in range(len(self.columns)):
-            ridge, residual = self._fit_column(f, parts, horizon)
-            ridges.append(ridge)
+            column, residual = self._fit_column(f, parts, horizon)
+            columns.append(column)
             spread.append(residual_quantiles(residual, self.quantiles))  # (q, H)
             tried.add(residual)
         both = torch.stack(spread, dim=2).flatten(1)
-        self.fitted[horizon] = Fitted(tuple(ridges), both, tried.errors())
+        self.fitted[horizon] = Fitted(tuple(columns), both, tried.errors())
         return self.fitted[horizon]
 
     def _fit_column(
         self, f: int, parts: dict[str, tuple[Tensor, Places]], horizon: int
-    ) -> tuple[Ridge, Tensor]:
-        """The ridge of column ``f``, and (n, H) how far off one without the validation part was.
+    ) -> tuple[Column, Tensor]:
+        """How column ``f`` is predicted, and (n, H) how far off that was without validation part.
 
-        A part is the tokens (n, D) of its moments, and these.
+        A part is the tokens (n, D) of its moments, and these. What stands for missing values of the
+        past is chosen as the penalty is.
         """
-        x, y = [], []
-        for part, (token, places) in parts.items():
-            x.append(knowledge(token, self.target, places, f, self.padding))
-            y.append(futures(self.target[..., [f]], places, horizon))
+        values = self.target[..., [f]]  # (1, T, 1)
+        y = []
+        for part, (_, places) in parts.items():
+            y.append(futures(values, places, horizon))
             if not bool((~y[-1].isnan()).any()):
                 raise InputError(
                     f"nothing of column {self.columns[f]} is observed in the {part} part "
                     f"{horizon} samples ahead"
                 )
-        return fit_column(x, y, self.padding)
+        found = []
+        for gaps in GAPS if bool(values.isnan().any()) else ("newest",):
+            own = GAPS[gaps](values)
+            x = [knowledge(token, own, at, self.padding) for token, at in parts.values()]
+            ridge, residual = fit_column(x, y, self.padding)
+            found.append((Column(gaps, ridge), residual))
+        return min(found, key=lambda one: distance(one[1]))
 
     def _places(self, part: str, horizon: int) -> Places:
         """The moments of a part with ``horizon`` samples ahead at which a value is observed."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.files import write_file
+from progmem.forecaster_ridges import Column
 from progmem.probes.own_data import fingerprint
 from progmem.probes.ridge import Errors, Ridge
 from progmem.probes.sliding import device_of
@@ -21,7 +22,7 @@ from progmem.probes.sliding import device_of
 if TYPE_CHECKING:
     from progmem.forecaster import Forecaster
 
-FORMAT = "progmem forecaster 2"
+FORMAT = "progmem forecaster 3"
 ARGUMENTS = ("padding", "validation", "quantiles")
 
 
@@ -30,8 +31,9 @@ def save(forecaster: "Forecaster", path: Path) -> None:
     if not forecaster.fitted:
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
     tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
-    for horizon, (ridges, spread, _) in forecaster.fitted.items():
-        weight, bias = (torch.stack(parts) for parts in list(zip(*ridges, strict=True))[1:])
+    for horizon, (columns, spread, _) in forecaster.fitted.items():
+        weight = torch.stack([column.ridge.weight for column in columns])
+        bias = torch.stack([column.ridge.bias for column in columns])
         parts = {"weight": weight, "bias": bias, "spread": spread}
         tensors |= {f"{horizon}.{k}": v.cpu().contiguous() for k, v in parts.items()}
     note = {
@@ -39,7 +41,10 @@ def save(forecaster: "Forecaster", path: Path) -> None:
         "encoder": fingerprint(forecaster.encoder),
         "columns": forecaster.columns,
         "step": forecaster.step,
-        "alphas": {h: [r.alpha for r in known.ridges] for h, known in forecaster.fitted.items()},
+        "gaps": {h: [c.gaps for c in known.columns] for h, known in forecaster.fitted.items()},
+        "alphas": {
+            h: [c.ridge.alpha for c in known.columns] for h, known in forecaster.fitted.items()
+        },
         "tried": {h: known.tried for h, known in forecaster.fitted.items()},
         **{name: getattr(forecaster, name) for name in ARGUMENTS},
     }
@@ -79,6 +84,7 @@ def load(path: Path, encoder: Encoder) -> "Forecaster":
         weight, bias, spread = (
             tensors[f"{horizon}.{k}"].to(device_of(encoder)) for k in ("weight", "bias", "spread")
         )
-        ridges = tuple(Ridge(*one) for one in zip(alphas, weight, bias, strict=True))
-        found.fitted[int(horizon)] = Fitted(ridges, spread, Errors(*note["tried"][horizon]))
+        ridges = [Ridge(*one) for one in zip(alphas, weight, bias, strict=True)]
+        columns = tuple(map(Column, note["gaps"][horizon], ridges))
+        found.fitted[int(horizon)] = Fitted(columns, spread, Errors(*note["tried"][horizon]))
     return found

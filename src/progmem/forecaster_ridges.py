@@ -3,7 +3,8 @@
 Shapes: T samples, F columns, P samples of past, H horizon, D width, n moments.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,14 +15,31 @@ from progmem.probes.sliding import Places, windows
 PENALTIES = (*ALPHAS, 1e4, 1e5, 1e6)  # the last leave little but a mean or the newest value
 
 
-def knowledge(token: Tensor, target: Tensor, places: Places, column: int, padding: int) -> Tensor:
+class Column(NamedTuple):
+    """How a column is predicted."""
+
+    gaps: str  # of GAPS
+    ridge: Ridge
+
+
+def newest_before(values: Tensor) -> Tensor:
+    """Values (1, T, 1) with the newest one before it in place of each that is missing."""
+    place = torch.arange(values.shape[1], device=values.device)[:, None]
+    seen = torch.where(values[0].isnan(), 0, place).cummax(0).values  # (T, 1)
+    return values.gather(1, seen[None])
+
+
+# what stands for a missing value: the newest one before it, or 0, which is the column's mean
+GAPS: dict[str, Callable[[Tensor], Tensor]] = {"newest": newest_before, "mean": Tensor.nan_to_num}
+
+
+def knowledge(token: Tensor, values: Tensor, places: Places, padding: int) -> Tensor:
     """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
 
-    The values are those of ``target`` (1, T, F) in the windows that end at ``places``, 0 where
-    missing.
+    These are ``values`` (1, T, 1) in the windows that end at ``places``, 0 where missing.
     """
-    instance, time = (torch.from_numpy(index).to(target.device) for index in places)
-    own = windows(target[..., [column]], padding)[instance, time, :, 0]  # (n, P+1)
+    instance, time = (torch.from_numpy(index).to(values.device) for index in places)
+    own = windows(values, padding)[instance, time, :, 0]  # (n, P+1)
     return torch.cat([token, own.nan_to_num(0.0)], dim=1)
 
 

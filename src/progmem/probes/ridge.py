@@ -72,12 +72,17 @@ def ridge_path(
 
 def choose(path: Sequence[Ridge], x: Tensor, y: Tensor) -> Ridge:
     """The regression of least RMSE + MAE on validation samples; of equally good ones the first."""
-    return min(path, key=lambda ridge: _distance(errors(ridge.predict(x), y)))
+    return min(path, key=lambda ridge: distance(ridge.predict(x) - y))
 
 
 def errors(predicted: Tensor, y: Tensor) -> Errors:
     difference = predicted - y
     return Errors(float(difference.square().nanmean()), float(difference.abs().nanmean()))
+
+
+def distance(difference: Tensor) -> float:
+    """RMSE + MAE over what is observed, by which TS2Vec's protocol chooses."""
+    return float(difference.square().nanmean().sqrt() + difference.abs().nanmean())
 
 
 class Totals:
@@ -102,7 +107,3 @@ def residual_quantiles(residual: Tensor, quantiles: Sequence[float]) -> Tensor:
     return torch.cat(
         [part.nanquantile(q, dim=0) for part in torch.split(residual, size, dim=1)], dim=1
     )
-
-
-def _distance(found: Errors) -> float:
-    return found.mse**0.5 + found.mae
