@@ -92,7 +92,7 @@ def test_c_is_validated_inside_the_labelled_series_and_fixed_where_it_cannot_be(
 def test_c_is_the_one_a_grid_search_finds(kernel, least, most, monkeypatch):
     monkeypatch.setattr(svm, "MOST_IN_GRAM", most)  # below: no matrix of products
     chosen = set()
-    for seed in range(8):
+    for seed in range(0, 8, 2):
         rng = np.random.default_rng(seed)
         x, y = clusters(rng, 70, apart=least + 0.3 * seed)
         x = x.astype(np.float32)
