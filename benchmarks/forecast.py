@@ -104,7 +104,7 @@ def with_rows_before(rows: list[dict[str, Any]], path: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     parser.add_argument("--encoders", nargs="+", default=ENCODERS, choices=ENCODERS)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--override", nargs="+", default=[], help="section.key=value ...")
