@@ -39,9 +39,10 @@ class Diary:
         finished = outcome.number + 1
         gradient = values.pop("gradient")
         values |= {"lr": learning_rate(outcome.number, self.total, self.train)}
-        if finished % self.train.log_every == 0:
+        logged = finished % self.train.log_every == 0
+        if logged:
             values |= {"gradient": gradient}
-        if finished % self.train.log_every == 0 and len(outcome.sequence) > 1:  # one has no spread
+        if logged and len(outcome.sequence) > 1:  # one has no spread
             values |= health(outcome.sequence.cpu())
             if values["feature_sd"] < COLLAPSED and not self.warned:
                 self.warned = True
