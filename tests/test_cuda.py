@@ -9,7 +9,9 @@ from forecast_setup import daily_waves, dated, hours, small_model
 from stream_setup import assert_same, change_weights, cut_up, gappy, join
 
 import progmem
+from progmem.cli import main
 from progmem.data.forecast_sets import as_forecast
+from progmem.model.chunks import encode_in_chunks
 from progmem.probes.forecast import probe_forecast
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -27,6 +29,27 @@ def model(request):
 
 def on_cpu(encoding):
     return progmem.Encoding(*(None if t is None else t.cpu() for t in encoding))
+
+
+def test_embed_takes_the_gpu_and_writes_what_the_cpu_gives(model, tmp_path, monkeypatch):
+    on_gpu = []
+
+    def noted(model, *given, **more):
+        on_gpu.append(model.encoder.cls.is_cuda)
+        encode_in_chunks(model, *given, **more)
+
+    monkeypatch.setattr("progmem.embed.encode_in_chunks", noted)
+    x = gappy(3, 301).numpy()
+    np.save(tmp_path / "x.npy", x)
+    model.save(tmp_path / "model")
+    command = ["embed", str(tmp_path / "model"), str(tmp_path / "x.npy")]
+    assert main([*command, "-o", str(tmp_path / "out")]) == 0
+    assert on_gpu == [True]  # all three at once
+    expected = model.encode(x)
+    for name in ("tokens", "memory", "sequence", "eos"):
+        if (values := getattr(expected, name)) is not None:
+            found = np.load(tmp_path / "out" / f"{name}.npy").reshape(values.shape)
+            np.testing.assert_allclose(found, values, atol=TOLERANCE[torch.float32])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -152,17 +152,22 @@ def test_the_sample_is_what_its_readme_says():
     assert windows.x.shape[1:] == (200, 6) and len(windows.y) == len(windows.x)
 
 
+@pytest.mark.parametrize("chunk", [20, 100, 65_536])  # in pieces, two together, all of a length
 @pytest.mark.parametrize("slots", [0, 2])
-def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots):
+def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypatch):
+    monkeypatch.setattr("progmem.embed.CHUNK", chunk)
     cfg = progmem.ModelConfig(channels=2, size="tiny", slots=slots)
     model = progmem.PMT(cfg)
-    recordings = made_recordings()[:5]
+    made = {recording.name: recording for recording in made_recordings()}
+    recordings = [made[name] for name in ("3", "7", "11", "0", "19")]  # three of one length
     said = []
     embed(model, recordings, tmp_path / "out", sampling_rate=50.0, say=said.append)
-    assert len(said) == 5
+    assert said[1] == "2/5 7: 39 samples" and len(said) == 5
     read = {p.stem: np.load(p) for p in (tmp_path / "out").glob("*.npy")}
     assert ("memory" in read) == (slots > 0)
-    assert json.loads((tmp_path / "out/series.json").read_text())["names"] == list("01234")
+    assert json.loads((tmp_path / "out/series.json").read_text())["names"] == [
+        r.name for r in recordings
+    ]
     for i, recording in enumerate(recordings):
         z = model.encode(recording.values[None])
         mine = read["token_series"] == i
@@ -182,7 +187,7 @@ def test_a_failed_embed_leaves_nothing_behind(tmp_path):
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     recordings = made_recordings()[:3]
     recordings[2].values[5, 0] = np.inf
-    with pytest.raises(InputError, match="sample 5, channel 0 is inf"):
+    with pytest.raises(InputError, match="series 2, sample 5, channel 0 is inf"):
         embed(model, recordings, tmp_path / "out", say=lambda _: None)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "out").mkdir()

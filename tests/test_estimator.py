@@ -25,6 +25,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import progmem
 from progmem import ConfigError, InputError, PMTEncoder
 from progmem.levels import LEVELS
+from progmem.model.batches import consecutive
 from progmem.settings import RunConfig, read_config
 from progmem.training import engine, pretrain
 
@@ -118,7 +119,21 @@ def test_series_of_unequal_length_give_lists_of_their_own_lengths(fitted):
     assert fitted.transform(made(length=90)).shape == (12, 8)  # fitted on 40 samples
 
 
-def test_more_cases_than_go_at_once_are_the_same_cases(fitted):
+@pytest.mark.parametrize(
+    "lengths, rows",
+    [
+        ([4, 4, 4], [[0, 1], [2]]),
+        ([4, 5, 4, 2], [[0, 1], [2, 3]]),
+        ([2, 2, 2, 9], [[0, 1, 2], [3]]),
+        ([9, 2, 11, 30], [[0], [1], [2], [3]]),  # padded to 9, two would be 18 samples
+    ],
+)
+def test_cases_go_together_as_far_as_their_samples_do_padded(lengths, rows):
+    assert [list(some) for some in consecutive(lengths, most=10)] == rows
+
+
+def test_more_cases_than_go_at_once_are_the_same_cases(fitted, monkeypatch):
+    monkeypatch.setattr("progmem.estimator.samples_at_once", lambda like, cfg: 64 * 40 + 1)
     X = made(150)
     X[140, 1, 7] = 1e300
     with pytest.raises(InputError, match=r"cases 128 to 149: series 12, sample 7, channel 1"):

@@ -185,7 +185,7 @@ def _embed(chosen: Any) -> None:
     from progmem.embed import embed
     from progmem.training.run_folder import data_settings
 
-    model = progmem.load(chosen.model)
+    model = progmem.load(chosen.model, device="auto")
     known, rate = data_settings(chosen.model.parent), chosen.sampling_rate
     if rate is None:
         rate = known.sampling_rate

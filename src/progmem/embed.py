@@ -4,7 +4,8 @@ Shapes: R recordings, T tokens and V windows of all of them, n slots, D width.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from progmem.model.batches import moments_for
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.inputs import Series, check_finite, evaluating
-from progmem.model.pmt import PMT
+from progmem.model.pmt import PMT, SERIES_AT_ONCE
 
-CHUNK = 65_536  # samples
+CHUNK = 65_536  # samples taken in at a time
 
 
 @torch.no_grad()
@@ -42,6 +43,7 @@ def embed(
     """
     if out.exists():
         raise InputError(f"{out} exists already; give a new folder")
+    names = [r.name for r in recordings]
     series = Series([r.values for r in recordings], None, model.cfg)
     unfinished = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -49,14 +51,13 @@ def embed(
     try:
         files = _Files(unfinished, model, series.lengths, sampling_rate)
         with evaluating(model):
-            for i, recording in enumerate(recordings):
-                one = Series([recording.values], None, model.cfg)
-                moments = moments_for(model.cfg, model.stats, one, [0])
-                part = files.part(i)
-                encode_in_chunks(model, one, [0], part, moments=moments, chunk=CHUNK)
-                check_finite(part.sequence, [i])
-                say(f"{i + 1}/{len(recordings)} {recording.name}: {series.lengths[i]} samples")
-        names = [r.name for r in recordings]
+            for rows in _together(series.lengths):
+                moments = moments_for(model.cfg, model.stats, series, rows)
+                part, index = files.part(rows), torch.arange(len(rows))
+                encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
+                check_finite(part.sequence, rows)
+                for i in rows:
+                    say(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples")
         note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}
         write_file(unfinished / "series.json", to_json(note))
         unfinished.rename(out)
@@ -65,8 +66,16 @@ def embed(
         raise
 
 
+def _together(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Recordings in order, those of one length together, at most `CHUNK` samples if several."""
+    for length, group in groupby(range(len(lengths)), key=lengths.__getitem__):
+        rows, most = list(group), max(1, min(SERIES_AT_ONCE, CHUNK // length))
+        for first in range(0, len(rows), most):
+            yield rows[first : first + most]
+
+
 class _Files:
-    """Arrays on disk for all recordings, of which each recording fills its part."""
+    """Arrays on disk for all recordings, which fill them part by part."""
 
     def __init__(
         self, folder: Path, model: PMT, lengths: Sequence[int], rate: float | None
@@ -103,15 +112,16 @@ class _Files:
             if rate is not None:
                 np.save(folder / f"{level}_times.npy", torch.cat(spans).numpy() / rate)
 
-    def part(self, i: int) -> Encoding:
-        """The arrays of recording ``i`` as an Encoding of one series, to be written into."""
+    def part(self, rows: Sequence[int]) -> Encoding:
+        """Arrays for some recordings, one after the other and equally long, to write into."""
+        first, end = rows[0], rows[-1] + 1
 
         def cut(name: str, ends: np.ndarray | None) -> Any:
             if name not in self.arrays:
                 return None
-            start, stop = (i, i + 1) if ends is None else (ends[i], ends[i + 1])
+            start, stop = (first, end) if ends is None else (ends[first], ends[end])
             values = torch.from_numpy(self.arrays[name][start:stop])
-            return values if ends is None else values[None]
+            return values if ends is None else values.view(len(rows), -1, *values.shape[1:])
 
         return Encoding(
             tokens=cut("tokens", self.token_ends),

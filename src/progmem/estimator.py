@@ -24,7 +24,8 @@ from progmem.data.collection import as_collection
 from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError
 from progmem.levels import at_level, check_level
-from progmem.model.pmt import PMT
+from progmem.model.batches import consecutive
+from progmem.model.pmt import PMT, samples_at_once
 from progmem.settings import RunConfig, read_config
 from progmem.training.pretrain import pretrain
 from progmem.training.setup import choose_device
@@ -38,7 +39,6 @@ SETTINGS = {  # parameter -> the setting of a run it stands for
     "views": "views.preset",
     "seed": "train.seed",
 }
-CASES_AT_ONCE = 64
 _TRAINING = threading.Lock()  # torch's random numbers are drawn from one state for all threads
 
 
@@ -127,13 +127,12 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         cases = self._cases(X, fitting=False)
         model = self.model_.to(choose_device(run_settings(self)))
         parts: list[np.ndarray] = []
-        for first in range(0, len(cases), CASES_AT_ONCE):
-            some = cases[first : first + CASES_AT_ONCE]
+        at_once = samples_at_once(model.tokenizer.conv.weight, model.cfg)
+        for some in consecutive([len(values) for values in cases], at_once):
             try:
-                parts += at_level(model, some, level)
+                parts += at_level(model, [cases[i] for i in some], level)
             except InputError as error:  # it counts from the first of these
-                where = f"cases {first} to {first + len(some) - 1}"
-                raise InputError(f"{where}: {error}") from error
+                raise InputError(f"cases {some[0]} to {some[-1]}: {error}") from error
         equal = len({len(values) for values in cases}) == 1
         return np.stack(parts) if equal or level == "sequence" else parts
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from progmem.commands.pair import Pair, Say
 from progmem.data.label_files import labels_for
@@ -85,7 +84,7 @@ def label_series(
     if out is None or out.suffix != suffix:
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
     check_output(out, x, y, new)
-    model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
+    model = load(model_folder, device="auto")
     covariates = data_settings(model_folder.parent).covariates
     others = None if new is None else read_recordings(new, covariates=covariates)
     if others is not None:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from progmem.commands.pair import Pair, Say
 from progmem.data import registry
 from progmem.data.dates import by_date
@@ -78,7 +76,7 @@ def forecast_series(
             raise InputError(f"--predict must name the .csv file to write, got {out}")
         check_output(out, Path(source))
     table = read_table(source, data_dir)
-    model = load(model_folder, device="cuda" if torch.cuda.is_available() else "cpu")
+    model = load(model_folder, device="auto")
     if kept is not None:
         found = Forecaster.load(kept, model).predict(horizon, table)
     else:

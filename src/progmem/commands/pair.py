@@ -5,9 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from progmem.model.saving import load
+from progmem.model.saving import gpu_or_cpu, load
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
 from progmem.training.run_folder import read_settings, read_source
@@ -20,7 +18,7 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self._began = time.perf_counter()
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = gpu_or_cpu()
         settings = read_settings(folder.parent)
         self._seeds = [settings["train"]["seed"]] if settings else None  # None: not a run's model
         self.model = load(folder, device=self._device)

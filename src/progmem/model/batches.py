@@ -3,7 +3,7 @@
 Shapes: B series, K tokens, N windows, n slots, D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ def blank_encoding(
         token_spans=token_spans(cfg, 0, K),
         window_spans=window_spans(cfg, 0, N, tokens=K) if windows else None,
     )
+
+
+def consecutive(lengths: Sequence[int], most: int) -> Iterator[range]:
+    """Series one after the other that make at most ``most`` samples, padded; or one alone."""
+    first = longest = 0
+    for i, length in enumerate(lengths):
+        longest = max(longest, length)
+        if i > first and (i + 1 - first) * longest > most:
+            yield range(first, i)
+            first, longest = i, length
+    yield range(first, len(lengths))
 
 
 def moments_for(

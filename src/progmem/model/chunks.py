@@ -28,13 +28,13 @@ def encode_in_chunks(
     series: Series,
     rows: Sequence[int],
     out: Encoding,
+    index: Tensor,
     *,
     moments: Moments,
     chunk: int,
 ) -> None:
-    """Encode series of one length, ``chunk`` samples at a time, into their rows of ``out``."""
+    """Encode ``rows``, of one length, ``chunk`` samples at a time, to rows ``index`` of ``out``."""
     length = series.lengths[rows[0]]
-    index = torch.tensor(rows)
     backbone = BackboneStream(model, len(rows))
     token = window = 0
     for start in range(0, length, chunk):

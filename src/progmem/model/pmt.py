@@ -137,7 +137,8 @@ class PMT(nn.Module):
                     part = encode_rows(run, series, rows, moments=moments, like=like)
                     write(out, rows, part)
                 else:
-                    encode_in_chunks(self, series, rows, out, moments=moments, chunk=chunk)
+                    index = torch.tensor(rows)
+                    encode_in_chunks(self, series, rows, out, index, moments=moments, chunk=chunk)
         check_finite(out.sequence, range(len(series)))
         return out
 

@@ -59,8 +59,16 @@ def _is_ours(name: str) -> bool:
     return named or name == MANIFEST or name.startswith(UNFINISHED)
 
 
+def gpu_or_cpu() -> str:
+    """The kind of device where a model is fast."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
-    """The model that ``PMT.save`` wrote, its files checked against the manifest."""
+    """The model that ``PMT.save`` wrote, its files checked against the manifest.
+
+    On ``device``; "auto" is a GPU if there is one.
+    """
     from progmem.model.pmt import PMT
 
     folder = Path(folder)
@@ -84,7 +92,7 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
     except (ConfigError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:300]
         raise ModelFolderError(f"{folder} is not a model this version can read: {why}") from error
-    return model.to(device)
+    return model.to(gpu_or_cpu() if device == "auto" else device)
 
 
 def _read_manifest(folder: Path) -> dict[str, dict[str, str]]:

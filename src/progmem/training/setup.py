@@ -11,6 +11,7 @@ from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
+from progmem.model.saving import gpu_or_cpu
 from progmem.settings import RunConfig
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
@@ -63,7 +64,7 @@ def choose_device(cfg: RunConfig) -> str:
     """The kind of device a run is on: as told, or a GPU if there is one."""
     device = cfg.train.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = gpu_or_cpu()
     if device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("train.device is cuda, but no GPU is available here; set auto or cpu")
     return device
