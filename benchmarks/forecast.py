@@ -1,7 +1,6 @@
 """Forecasting in full: three series, encoders trained and untrained as experiments/forecast/ says:
-one token a sample with the time covariates beside it, the same without them, and tokens of 24
-samples, a day of these series, without them; and what the ridges make of the last values
-themselves.
+one token a sample with the time covariates beside it, the same without them, and tokens of one to
+four days of 24 samples, without them; and what the ridges make of the last values themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 

@@ -4,13 +4,17 @@ import argparse
 import json
 import subprocess
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 from forecast_setup import dated_file
 
 from benchmarks import cue, forecast, supervised
 from benchmarks.side_by_side import run_rows, training_folder
 from progmem.data import registry
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_other_settings_or_another_commit_never_go_on_with_the_weights_of_a_row(tmp_path):
@@ -83,10 +87,19 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     models = {e: row["config"]["model"] for e, row in rows.items() if e != "values"}
     seen = {e: (model["channels"], model["patch"]) for e, model in models.items()}
     assert {e: found for e, found in seen.items() if e.startswith("trained")} == {
-        "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 24)
+        "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 96)
     }  # fmt: skip
     assert all(seen[f"un{e}"] == seen[e] for e in ("trained", "trained_bare", "trained_day"))
     assert (tmp_path / "trained/model").is_dir() and not (tmp_path / "untrained").exists()
+
+
+@pytest.mark.parametrize("name", forecast.SETS)
+def test_kept_forecasts_are_of_the_settings_in_experiments(name):
+    kept = json.loads((ROOT / f"results/forecast/{name}.json").read_text())["config"]
+    for encoder, label in forecast.ENCODERS.items():
+        settings = forecast.settings(name, encoder, 0, []).to_dict()
+        del settings["train"]["seed"]
+        assert kept[label]["run"] == settings, label
 
 
 def test_rows_of_forecasts_join_those_of_the_same_settings(tmp_path):
