@@ -1,8 +1,10 @@
 """The command: its version, its demonstration, and one helpful line for bad use."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -49,6 +51,38 @@ def test_pretrain_and_embed_from_files(tmp_path, capsys):
     np.testing.assert_allclose(times, spans / 25)
     assert main(["pretrain", str(data), "-o", str(run), "-c", str(config), *overrides]) == 0
     assert "has finished its 3 steps" in capsys.readouterr().out
+
+
+def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dates = pd.date_range("2024-01-01", periods=250, freq="h", name="date")
+    table = pd.DataFrame(
+        {"load": made_recordings()[-1].values[:, 0], "heat": 1.0 * dates.hour}, dates
+    )
+    swapped = table[["heat", "load"]]
+    for name, dated in (("own", table), ("swapped", swapped)):
+        dated.to_csv(f"{name}.csv")
+        dated.to_csv(f"{name}-plain.csv", index=False)
+    for kind in ("", "-plain"):
+        assert main(["pretrain", f"own{kind}.csv", "-o", f"run{kind}", *SETTINGS]) == 0
+    Path("two").mkdir()
+    for name in "ab":
+        swapped.to_csv(f"two/{name}.csv", index=False)
+    Path("y.csv").write_text("series,label\na,1\nb,2\n")
+    for command in (
+        ["embed", "run/model", "swapped.csv", "-o", "out"],
+        ["embed", "run-plain/model", "swapped-plain.csv", "-o", "out"],
+        ["probe", "forecast", "run/model", "swapped.csv", "--horizon", "3"],
+        ["probe", "classify", "run-plain/model", "--x", "two", "--y", "y.csv", "-o", "p.skops"],
+        ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--y", "y.csv"],
+    ):
+        assert main(command) == 2, command
+        assert "has 'heat' where run" in capsys.readouterr().err, command
+    assert main(["embed", "run/model", "own.csv", "-o", "out"]) == 0
+    Path("own.csv").unlink()
+    Path("swapped.csv").rename("own.csv")
+    assert main(["pretrain", "own.csv", "-o", "run", *SETTINGS]) == 2
+    assert "begun on columns minute, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from progmem.data.recordings import Recording, read_recordings
 from progmem.data.resident import Resident, fits
 from progmem.data.rows import Rows
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
+from progmem.data.tables import has_header
 from progmem.embed import embed
 from progmem.errors import InputError
 
@@ -76,6 +77,14 @@ def swapped(folder):
             lambda f: (f / "x.csv").write_text("kW\n1,5\n2,5\n"),
             "x.csv cannot .*more cells than the f",
         ),
+        (
+            lambda f: pd.DataFrame(np.ones((9, 2))).to_csv(f / "x.csv"),
+            "no name and counts the rows",
+        ),
+        (
+            lambda f: [np.save(f / "x.npy", np.ones(9)), (f / "x.csv").write_text("1\n2\n")],
+            "holds 2 recordings called 'x'; rename their files",
+        ),
         (swapped, "columns in one order: c has 'heat' where a has 'load'"),
         (lambda f: (f / "x.csv").write_text("a,b\n"), "x.csv has no rows below its header"),
         (lambda f: np.save(f / "x.npy", np.zeros((0, 9, 2))), "holds no recording"),
@@ -91,6 +100,31 @@ def test_files_that_cannot_be_used_are_named(tmp_path, prepare, message):
     prepare(tmp_path)
     with pytest.raises(InputError, match=message):
         read_recordings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("a,b\n1,2\n", True),
+        ("1,b\n1,2\n", True),
+        ("1.5,2\n3,4\n", False),
+        ("nan,\n1,2\n", False),
+        ("\n1\n", False),  # a gap
+        ("0,1,2\n.3,.1,.2\n", True),  # pandas above a table without names
+        ("0,0.5,1\n.3,.1,.2\n", True),  # times
+        ("0,1,2\n3,4,5\n", False),  # so do the values
+        ("0,1,2\n", False),
+        ("0,1\n.3,.1\n", False),  # two numbers may be anything
+        (",0\n0,.5\n", True),  # with an index
+        (",0\n.3,.5\n", False),
+        ("2,1,0\n.3,.1,.2\n", False),
+        ("\ufeffa\n1\n", True),
+    ],
+)
+def test_the_first_line_of_a_table_is_known_for_what_it_is(tmp_path, text, named):
+    path = tmp_path / "x.csv"
+    path.write_text(text, encoding="utf-8")
+    assert has_header(path) is named
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):

@@ -208,7 +208,7 @@ def test_what_a_run_and_those_before_it_have_seen_is_known(tmp_path):
     with pytest.raises(InputError, match="trained on the paper_table split of Epilepsy"):
         check_unseen(three / "model", "Epilepsy", "recording")
     with pytest.raises(ConfigError, match=r"begun on x\.npy after x\.npy, not on x\.npy;"):
-        settle_source(three, {"name": "x.npy"})
+        settle_source(three, {"name": "x.npy"}, [])
 
 
 def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_path):

@@ -241,7 +241,8 @@ def test_the_papers_averages_are_those_it_prints():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_experiments_are_as_they_say(name):
-    kinds = {"": (1, True), "-bare": (1, False), "-day": (24, False)}
+    day = {"ETTh1": 48, "ETTh1-uni": 96, "Electricity-uni": 24}.get(name)
+    kinds = {"": (1, True), "-bare": (1, False), "-day": (day, False)}
     for kind, (patch, covariates) in kinds.items():
         path = ROOT / f"experiments/forecast/{name}{kind}.yaml"
         if name == "Electricity321" and kind:

@@ -181,18 +181,16 @@ def _finetune(chosen: Any) -> None:
 
 
 def _embed(chosen: Any) -> None:
-    from progmem.data.recordings import read_recordings
     from progmem.embed import embed
-    from progmem.training.run_folder import data_settings
+    from progmem.training.run_folder import data_settings, read_as_trained
 
     model = progmem.load(chosen.model, device="auto")
-    known, rate = data_settings(chosen.model.parent), chosen.sampling_rate
+    run, rate = chosen.model.parent, chosen.sampling_rate
     if rate is None:
-        rate = known.sampling_rate
+        rate = data_settings(run).sampling_rate
     elif not 0 < rate < float("inf"):
         raise InputError(f"--sampling-rate must be a number above 0, got {rate:g}")
-    recordings = read_recordings(chosen.input, covariates=known.covariates)
-    embed(model, recordings, chosen.out, sampling_rate=rate)
+    embed(model, read_as_trained(chosen.input, run), chosen.out, sampling_rate=rate)
 
 
 def _probe_classify(chosen: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from progmem.commands.pair import Pair, Say
 from progmem.data.label_files import labels_for
 from progmem.data.labels import Amount
-from progmem.data.recordings import Recording, read_recordings
+from progmem.data.recordings import Recording
 from progmem.data.registry import load_labelled
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
@@ -21,7 +21,7 @@ from progmem.probes.classify import LABELS, SEEDS, probe_set
 from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.report.tables import classification_table
 from progmem.training.classifier import Classifier
-from progmem.training.run_folder import check_unseen, data_settings, trained_on
+from progmem.training.run_folder import check_unseen, read_as_trained, trained_on
 
 
 def classify_set(
@@ -85,14 +85,13 @@ def label_series(
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
     check_output(out, x, y, new)
     model = load(model_folder, device="auto")
-    covariates = data_settings(model_folder.parent).covariates
-    others = None if new is None else read_recordings(new, covariates=covariates)
+    others = None if new is None else read_as_trained(new, model_folder.parent)
     if others is not None:
         Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
     probe: LabelProbe | Classifier
     if probe_file is None:
         assert x is not None and y is not None
-        known = read_recordings(x, covariates=covariates)
+        known = read_as_trained(x, model_folder.parent)
         probe = _fit(model, known, x, y, pooling or "sequence", say)
     elif probe_file.is_dir():
         probe = Classifier.load(probe_file, device=next(model.parameters()).device)

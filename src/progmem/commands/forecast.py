@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from progmem.commands.pair import Pair, Say
 from progmem.data import registry
-from progmem.data.dates import by_date
+from progmem.data.dates import COVARIATES, by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
+from progmem.data.recordings import Recording
 from progmem.data.sets import DatedSeries
 from progmem.data.tables import read_csv
 from progmem.errors import InputError
@@ -18,6 +19,7 @@ from progmem.model.saving import load
 from progmem.probes.forecast import probe_forecast, samples
 from progmem.probes.sliding import PADDING
 from progmem.report.tables import forecast_table
+from progmem.training.run_folder import check_columns, data_settings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,6 +78,9 @@ def forecast_series(
             raise InputError(f"--predict must name the .csv file to write, got {out}")
         check_output(out, Path(source))
     table = read_table(source, data_dir)
+    run = model_folder.parent
+    calendar = COVARIATES if data_settings(run).covariates else ()
+    check_columns([Recording(source, table, columns=(*calendar, *map(str, table.columns)))], run)
     model = load(model_folder, device="auto")
     if kept is not None:
         found = Forecaster.load(kept, model).predict(horizon, table)

@@ -5,6 +5,7 @@ Shapes: B series, L samples, C channels.
 
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from progmem.data.dates import COVARIATES, by_date, time_covariates
-from progmem.data.tables import read_csv
+from progmem.data.tables import has_header, read_csv
 from progmem.errors import InputError
 
 SUFFIXES = (".npy", ".npz", ".csv")
@@ -44,10 +45,15 @@ def read_recordings(path: Path, *, covariates: bool = True) -> list[Recording]:
     recordings = [recording for file in files for recording in _read_file(file)]
     if not recordings:
         raise InputError(f"{path} holds no recording: its arrays are empty")
+    name, count = Counter(recording.name for recording in recordings).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{path} holds {count} recordings called {name!r}; rename their files")
     if not covariates:
         recordings = without_covariates(recordings)
     _check_channels(recordings)
-    _check_order([recording for recording in recordings if recording.columns])
+    named = [recording for recording in recordings if recording.columns]
+    for other in named[1:]:
+        check_order(named[0].name, named[0].columns, other)
     return recordings
 
 
@@ -72,16 +78,20 @@ def _check_channels(recordings: Sequence[Recording]) -> None:
             )
 
 
-def _check_order(named: Sequence[Recording]) -> None:
-    """Refuse files that have the same columns in another order: channels would be mixed up."""
-    for one in named[1:]:
-        first = named[0]
-        if one.columns != first.columns and sorted(one.columns) == sorted(first.columns):
-            place = next(i for i, name in enumerate(one.columns) if name != first.columns[i])
-            raise InputError(
-                f"recordings must have their columns in one order: {one.name} has "
-                f"{one.columns[place]!r} where {first.name} has {first.columns[place]!r}"
-            )
+def columns_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
+    """What files call the channels, where one does."""
+    return next((recording.columns for recording in recordings if recording.columns), ())
+
+
+def check_order(name: str, columns: Sequence[str], other: Recording) -> None:
+    """Refuse the ``columns`` of ``name`` in another order: channels would be mixed up."""
+    pairs = list(zip(columns, other.columns, strict=False))
+    if sorted(columns) == sorted(other.columns) and any(one != two for one, two in pairs):
+        first, here = next((one, two) for one, two in pairs if one != two)
+        raise InputError(
+            f"recordings must have their columns in one order: {other.name} has {here!r} where "
+            f"{name} has {first!r}"
+        )
 
 
 def _read_file(path: Path) -> Iterator[Recording]:
@@ -120,18 +130,14 @@ def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
 
 
 def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """One column a channel, a header if the first line is not all numbers, empty for missing.
+    """One column a channel, a header or none, empty for missing.
 
     A column ``date`` becomes the time covariates, before the others. The second is the header.
     """
     import pandas as pd
 
+    named = has_header(path)
     # in a file of one channel a blank line is a gap
-    cells = pd.read_csv(
-        path, header=None, nrows=1, dtype=str, keep_default_na=False, skip_blank_lines=False
-    )
-    first = [cell for cell in cells.iloc[0] if cell.strip().lower() not in ("", "nan")]
-    named = bool(pd.to_numeric(pd.Series(first), errors="coerce").isna().any())
     table = read_csv(path, header=0 if named else None, skip_blank_lines=False)
     if not len(table):
         raise InputError(f"{path} has no rows below its header")

@@ -3,7 +3,9 @@
 Shapes: R cases, C channels, L samples.
 """
 
+import csv
 import warnings
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +31,35 @@ class Columns(NamedTuple):
         for name, column in self._asdict().items():
             if column is not None:
                 raise InputError(f"{name} names a column, but there is no table, got {source}")
+
+
+def has_header(path: Path) -> bool:
+    """Whether the first line of a .csv file holds names.
+
+    Numbers are names too where they count the columns and the next line does not go on like that:
+    0, 1, 2, … is what pandas writes above a table without names.
+    """
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
+        first, second = [*islice(csv.reader(stream), 2), [], []][:2]
+    if any(_number(cell) is None for cell in first):
+        return True
+    if first[:1] == [""] and second[:1] == ["0"]:  # an index above which pandas writes no name
+        return first[1:] == [str(i) for i in range(len(first) - 1)]
+    return _climbs(first) and _number(first[0]) in (0, 1) and second != [] and not _climbs(second)
+
+
+def _climbs(cells: list[str]) -> bool:
+    """Whether these are at least three numbers that grow in equal steps."""
+    steps = np.diff(np.array([_number(cell) for cell in cells], dtype=float))
+    return bool(len(steps) > 1 and steps[0] > 0 and np.allclose(steps, steps[0]))
+
+
+def _number(cell: str) -> float | None:
+    """What a cell holds, NaN if nothing; None if that is no number."""
+    try:
+        return float(cell) if cell.strip() else float("nan")
+    except ValueError:
+        return None
 
 
 def read_csv(path: Path, **options: Any) -> "pd.DataFrame":

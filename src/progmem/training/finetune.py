@@ -73,6 +73,8 @@ def finetune(
     else:
         covariates = cfg.run.data.covariates
         data = open_labelled(source, y, data_dir, split, covariates=covariates)
+    if pretrained is not None:
+        run_folder.check_columns(data.recordings, pretrained)
     options = cfg.finetune
     parts = choose_parts(
         data, labels=options.labels, label_seed=options.label_seed, validation=options.validation
@@ -97,7 +99,7 @@ def finetune(
         )
     with run_folder.owned(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
-        run_folder.settle_source(out, {**data.noted, **after})
+        run_folder.settle_source(out, {**data.noted, **after}, data.recordings)
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
         classifier = _train(fabric, learnt, stats, encoder, data, parts, out, cfg, say)

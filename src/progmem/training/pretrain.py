@@ -63,7 +63,7 @@ def pretrain(
             "nothing is learnt; give longer or more recordings, or a shorter data.window"
         )
     with run_folder.owned(out):
-        run_folder.settle_source(out, noted)
+        run_folder.settle_source(out, noted, recordings)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
         return _train(fabric, rows, model_cfg, stats, out, cfg, say)
 

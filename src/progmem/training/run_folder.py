@@ -1,7 +1,7 @@
 """The folder of a run: one owner at a time, one config, metrics that never repeat a step."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from progmem.config import ModelConfig
+from progmem.data.recordings import Recording, check_order, columns_of, read_recordings
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
@@ -71,13 +72,20 @@ def settle_config(
     write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
 
 
-def settle_source(folder: Path, source: Mapping[str, Any]) -> None:
-    """Note what a new run is trained on (a file, or a data set and its split); it cannot change."""
-    path = folder / "source.json"
-    if path.exists() and read_source(folder) != dict(source):
-        begun, now = (_described(s) for s in (read_source(folder), source))
+def settle_source(folder: Path, source: Mapping[str, Any], recordings: Sequence[Recording]) -> None:
+    """Note what a new run is trained on (a file, or a data set and its split); it cannot change.
+
+    What the files call the channels is noted too: others must have them in that order.
+    """
+    path, columns = folder / "source.json", columns_of(recordings)
+    noted = {**source, "columns": list(columns)} if columns else dict(source)
+    if path.exists() and read_source(folder) != noted:
+        both = read_source(folder), noted
+        begun, now = (_described(s) for s in both)
+        if begun == now:
+            begun, now = (f"columns {', '.join(s.get('columns', []))}" for s in both)
         raise ConfigError(f"{folder} was begun on {begun}, not on {now}; give another with -o")
-    write_file(path, to_json(dict(source)))
+    write_file(path, to_json(noted))
 
 
 def _described(source: Mapping[str, Any]) -> str:
@@ -95,6 +103,20 @@ def read_source(folder: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
+
+
+def read_as_trained(path: Path, folder: Path) -> list[Recording]:
+    """Recordings read as those of the run in ``folder``: its calendar, columns in its order."""
+    recordings = read_recordings(path, covariates=data_settings(folder).covariates)
+    check_columns(recordings, folder)
+    return recordings
+
+
+def check_columns(recordings: Sequence[Recording], folder: Path) -> None:
+    """Refuse recordings with the columns of the run in ``folder`` in another order."""
+    columns = read_source(folder).get("columns", ())
+    for recording in recordings:
+        check_order(str(folder), columns, recording)
 
 
 def trained_on(folder: Path) -> list[dict[str, Any]]:
