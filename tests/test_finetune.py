@@ -202,7 +202,7 @@ def test_what_a_run_and_those_before_it_have_seen_is_known(tmp_path):
     for folder, before in ((one, None), (two, one), (three, two)):
         folder.mkdir()
         noted = {"name": "x.npy"} if before else {"name": "Epilepsy", "split": "paper_table"}
-        settle_source(folder, noted | ({"after": trained_on(before)} if before else {}))
+        settle_source(folder, noted | ({"after": trained_on(before)} if before else {}), [])
     check_unseen(three / "model", "Epilepsy", "paper_table")
     check_unseen(three / "model", "Wafer", "official")
     with pytest.raises(InputError, match="trained on the paper_table split of Epilepsy"):
