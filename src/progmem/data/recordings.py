@@ -85,9 +85,9 @@ def columns_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
 
 def check_order(name: str, columns: Sequence[str], other: Recording) -> None:
     """Refuse the ``columns`` of ``name`` in another order: channels would be mixed up."""
-    pairs = list(zip(columns, other.columns, strict=False))
-    if sorted(columns) == sorted(other.columns) and any(one != two for one, two in pairs):
-        first, here = next((one, two) for one, two in pairs if one != two)
+    differ = [pair for pair in zip(columns, other.columns, strict=False) if pair[0] != pair[1]]
+    if differ and sorted(columns) == sorted(other.columns):
+        first, here = differ[0]
         raise InputError(
             f"recordings must have their columns in one order: {other.name} has {here!r} where "
             f"{name} has {first!r}"
