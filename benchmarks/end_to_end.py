@@ -18,11 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.short_training import take_labelled_rows
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import LABELLED, load_labelled
+from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
@@ -78,7 +77,7 @@ def main() -> None:
     began = time.time()
     more = [chosen.name, "--epochs", str(chosen.epochs), "--settings", *chosen.settings]
     found = run_rows("benchmarks.end_to_end", chosen.sets, chosen, more)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     rows = [row for part in found for row in part.pop("rows")]
     labelled = {name: take_labelled_rows([r for r in rows if r["set"] == name])
                 for name in chosen.sets}  # fmt: skip

@@ -15,8 +15,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines.values import Values
 from progmem.data.dates import COVARIATES
@@ -25,6 +23,7 @@ from progmem.data.recordings import without_covariates
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
+from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.report.tables import render
@@ -69,7 +68,7 @@ def measure(
 def _encoder(
     encoder: str, name: str, cfg: RunConfig, data_dir: Path | None, run: Path
 ) -> PMT | Values:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     if encoder.startswith("trained"):
         return pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None).to(device)
     recordings = forecast_set(name, data_dir).training_recordings()
@@ -114,7 +113,7 @@ def main() -> None:
         cfg = settings(name, encoder, int(seed), chosen.override)
         run = training_folder(chosen.work, chosen.row, cfg.to_dict(), chosen.commit)
         row = measure(name, encoder, cfg, chosen.data_dir, run)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = gpu_or_cpu()
         print(json.dumps(row | record.environment(device, chosen.commit)), flush=True)
         return
     more = ["--work", str(chosen.work)]

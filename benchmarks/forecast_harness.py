@@ -22,6 +22,7 @@ from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.forecast_sets import HORIZONS, ForecastData, forecast_set
 from progmem.encoding import Encoding
 from progmem.model.inputs import Moments
+from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.report.tables import render
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--horizons", nargs="+", type=int, default=HORIZONS)
     add_arguments(parser, "forecast_harness")
     chosen = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     horizons = list(chosen.horizons)
     if chosen.row is not None:
         sys.path.insert(0, str(chosen.ts2vec))

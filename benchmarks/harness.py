@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import load_labelled
+from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
 
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     add_arguments(parser, "harness")
     chosen = parser.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     if chosen.row is not None:
         sys.path.insert(0, str(chosen.ts2vec))
         name, seed = chosen.row.split("-")

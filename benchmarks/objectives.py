@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.sample import TEST_SUBJECTS, load_sample
+from progmem.model.saving import gpu_or_cpu
 from progmem.report import record
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
@@ -61,7 +61,7 @@ def main() -> None:
         return
     names = [f"{''.join(map(str, s))}{seed}" for s in SUBSETS for seed in (0, 1)]
     rows = run_rows("benchmarks.objectives", names, chosen)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     result = {"config": SETTINGS, "seeds": [0, 1], **record.environment(device, chosen.commit)}
     path = record.save("objectives", "sample", result | {"rows": rows}, folder=chosen.out)
     print(f"written: {path}")

@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.short_training import (
     SETTINGS,
     STEPS,
@@ -27,6 +25,7 @@ from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import LABELLED, load_labelled
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
+from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.report import record
 from progmem.report.tables import render
@@ -51,7 +50,7 @@ def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> d
         stats = ChannelStats(rows.channels)
         rows.set_statistics(stats)
         model = initial_model(model_for(rows, cfg), stats, seed)
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        model.to(gpu_or_cpu())
     else:
         with tempfile.TemporaryDirectory() as parent:
             model = pretrain(recordings, Path(parent) / "run", cfg, say=lambda _: None)
@@ -76,7 +75,7 @@ def main() -> None:
     more = ["--steps", str(chosen.steps)]
     rows = [f"{n}-{e}-{s}" for n in chosen.sets for e in ENCODERS for s in TRAINING_SEEDS]
     found = run_rows("benchmarks.pilot", rows, chosen, more)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
     for name in chosen.sets:
         mine = [row for row in found if row["set"] == name]

@@ -14,8 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.short_training import (
     SETTINGS,
     STEPS,
@@ -25,6 +23,7 @@ from benchmarks.short_training import (
 )
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import load_labelled
+from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
@@ -79,7 +78,7 @@ def main() -> None:
     names = [f"{number}-{seed}" for number in range(len(chosen.tries)) for seed in TRAINING_SEEDS]
     found = run_rows("benchmarks.tune", names, chosen, more)
     rows = [row for part in found for row in part["rows"]]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = gpu_or_cpu()
     facts = {"steps": chosen.steps, "seeds": TRAINING_SEEDS, "label_seeds": SEEDS}
     labelled = take_labelled_rows(rows)
     result = {**facts, **record.environment(device, chosen.commit), "labelled_rows": labelled}

@@ -73,16 +73,69 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
         ["embed", "run/model", "swapped.csv", "-o", "out"],
         ["embed", "run-plain/model", "swapped-plain.csv", "-o", "out"],
         ["probe", "forecast", "run/model", "swapped.csv", "--horizon", "3"],
+        ["probe", "forecast", "run-plain/model", "swapped.csv", "--horizon", "3"],
         ["probe", "classify", "run-plain/model", "--x", "two", "--y", "y.csv", "-o", "p.skops"],
         ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--y", "y.csv"],
     ):
         assert main(command) == 2, command
         assert "has 'heat' where run" in capsys.readouterr().err, command
+    with monkeypatch.context() as inside:
+        inside.chdir("run/model")
+        assert main(["embed", ".", "../../swapped.csv", "-o", "out"]) == 2
+        assert "has 'heat' where" in capsys.readouterr().err
+    swapped.rename(columns={"load": "wind"}).to_csv("some.csv")  # a shared name is enough
+    assert main(["embed", "run/model", "some.csv", "-o", "out"]) == 2
+    assert "some has 'heat' where run has 'load'" in capsys.readouterr().err
     assert main(["embed", "run/model", "own.csv", "-o", "out"]) == 0
     Path("own.csv").unlink()
     Path("swapped.csv").rename("own.csv")
     assert main(["pretrain", "own.csv", "-o", "run", *SETTINGS]) == 2
     assert "begun on columns minute, " in capsys.readouterr().err
+
+
+def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arrays = np.stack([r.values[:36] for r in made_recordings()[:8]])
+    for folder, columns in (("csv", ["load", "heat"]), ("swapped", ["heat", "load"])):
+        Path(folder).mkdir()
+        for i, values in enumerate(arrays):
+            table = pd.DataFrame(values, columns=["load", "heat"])
+            table[columns].to_csv(f"{folder}/{i}.csv", index=False)
+    np.save("x.npy", arrays)
+    np.save("y.npy", np.arange(8) % 2)
+    labels = "\n".join(f"{i},{i % 2}" for i in range(8))
+    Path("y.csv").write_text(f"series,label\n{labels}\n")
+    assert main(["pretrain", "csv", "-o", "run", *SETTINGS]) == 0
+    tune = ["finetune", "x.npy", "--y", "y.npy", "--from", "run", "-o", "tuned", "train.epochs=1"]
+    assert main(tune) == 0
+    fit = ["probe", "classify", "nameless/model", "--x", "csv", "--y", "y.csv"]
+    assert main(["pretrain", "x.npy", "-o", "nameless", *SETTINGS]) == 0
+    assert main([*fit, "-o", "p.skops"]) == 0
+    capsys.readouterr()
+    for command, where in (
+        (["embed", "tuned/model", "swapped", "-o", "out"], "tuned"),
+        ([*fit, "--predict", "swapped", "-o", "p.csv"], "csv"),
+        (["probe", "classify", "nameless/model", "--probe", "p.skops", "--predict", "swapped",
+          "-o", "p.csv"], "p.skops"),
+        (["probe", "classify", "tuned/model", "--probe", "tuned", "--predict", "swapped",
+          "-o", "p.csv"], "tuned"),
+    ):  # fmt: skip
+        assert main(command) == 2, command
+        assert f"0 has 'heat' where {where} has 'load'" in capsys.readouterr().err, command
+
+
+def test_columns_are_not_taken_for_the_calendar(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dates = pd.date_range("2024-01-01", periods=250, freq="h", name="date")
+    rng = np.random.default_rng(0)
+    for name, count in (("one", 1), ("eight", 8)):
+        pd.DataFrame(rng.normal(size=(250, count)), dates, list("abcdefgh")[:count]).to_csv(
+            f"{name}.csv"
+        )
+    assert main(["pretrain", "one.csv", "-o", "run", *SETTINGS]) == 0
+    assert main(["probe", "forecast", "run/model", "eight.csv", "--horizon", "3"]) == 2
+    message = "eight.csv has 8 columns; run was trained on the calendar and a"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

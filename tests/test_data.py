@@ -13,9 +13,9 @@ from progmem.data.recordings import Recording, read_recordings
 from progmem.data.resident import Resident, fits
 from progmem.data.rows import Rows
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
-from progmem.data.tables import has_header
 from progmem.embed import embed
 from progmem.errors import InputError
+from progmem.model.inputs import ChannelStats
 
 
 def test_files_of_all_kinds_are_read(tmp_path):
@@ -72,14 +72,18 @@ def swapped(folder):
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
-        (lambda f: pd.DataFrame({"a": [3, 1]}).to_csv(f / "x.csv"), "no name and counts the rows"),
+        (lambda f: pd.DataFrame({"a": [3, 1]}).to_csv(f / "x.csv"), "no name and a number"),
         (
             lambda f: (f / "x.csv").write_text("kW\n1,5\n2,5\n"),
             "x.csv cannot .*more cells than the f",
         ),
         (
             lambda f: pd.DataFrame(np.ones((9, 2))).to_csv(f / "x.csv"),
-            "no name and counts the rows",
+            "no name and a number of its own",
+        ),
+        (
+            lambda f: pd.DataFrame(np.ones((9, 2))).sample(frac=0.5).to_csv(f / "x.csv"),
+            "no name and a number of its own",
         ),
         (
             lambda f: [np.save(f / "x.npy", np.ones(9)), (f / "x.csv").write_text("1\n2\n")],
@@ -100,31 +104,6 @@ def test_files_that_cannot_be_used_are_named(tmp_path, prepare, message):
     prepare(tmp_path)
     with pytest.raises(InputError, match=message):
         read_recordings(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text, named",
-    [
-        ("a,b\n1,2\n", True),
-        ("1,b\n1,2\n", True),
-        ("1.5,2\n3,4\n", False),
-        ("nan,\n1,2\n", False),
-        ("\n1\n", False),  # a gap
-        ("0,1,2\n.3,.1,.2\n", True),  # pandas above a table without names
-        ("0,0.5,1\n.3,.1,.2\n", True),  # times
-        ("0,1,2\n3,4,5\n", False),  # so do the values
-        ("0,1,2\n", False),
-        ("0,1\n.3,.1\n", False),  # two numbers may be anything
-        (",0\n0,.5\n", True),  # with an index
-        (",0\n.3,.5\n", False),
-        ("2,1,0\n.3,.1,.2\n", False),
-        ("\ufeffa\n1\n", True),
-    ],
-)
-def test_the_first_line_of_a_table_is_known_for_what_it_is(tmp_path, text, named):
-    path = tmp_path / "x.csv"
-    path.write_text(text, encoding="utf-8")
-    assert has_header(path) is named
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
@@ -215,6 +194,29 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
         if slots:
             np.testing.assert_allclose(read["memory"][windows], z.memory[0], atol=1e-5)
             np.testing.assert_allclose(read["eos"][i], z.eos[0], atol=1e-5)
+
+
+def test_recordings_of_one_length_are_embedded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("progmem.embed.SERIES_AT_ONCE", 2)
+    checked = []
+    monkeypatch.setattr("progmem.embed.check_finite", lambda part, rows: checked.append(list(rows)))
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    lengths = (40, 50, 50, 50, 60, 60, 40)
+    recordings = [Recording(str(i), np.ones((n, 2))) for i, n in enumerate(lengths)]
+    embed(model, recordings, tmp_path / "out", say=lambda _: None)
+    assert checked == [[0], [1, 2], [3], [4, 5], [6]]
+
+
+def test_a_value_too_large_to_train_on_is_named_by_its_recording():
+    recordings = made_recordings()
+    recordings[-1].values[105, 1] = 1e17
+    cfg = small_config("data.longest=100", "data.window=100", "data.hop=50", "model.normalise=none")
+    rows = Rows(recordings, cfg.data)
+    model = progmem.ModelConfig(channels=2, size="tiny", normalise="none")
+    stats, like = ChannelStats(2), torch.zeros(1)
+    cut = int((rows.offset == 50).nonzero()[0])
+    with pytest.raises(InputError, match="series 19 from 50 on, sample 55, channel 1 is 1e"):
+        rows.fetch(torch.tensor([cut]), model, stats, like)
 
 
 def test_a_failed_embed_leaves_nothing_behind(tmp_path):

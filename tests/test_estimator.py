@@ -266,6 +266,9 @@ def test_a_long_tables_channels_may_come_in_another_order(fitted):
     np.testing.assert_array_equal(encoder.transform(table[["b", "a"]]), encoder.transform(table))
     with pytest.raises(InputError, match=r"fitted on the channels \['a', 'b'\], got \['a', 'c'\]"):
         encoder.transform(table.rename(columns={"b": "c"}))
+    deeper = pd.concat({"site": table}, names=["site"])
+    with pytest.raises(InputError, match=r"must have two levels, case and time, got \['site'"):
+        small().fit(deeper)
 
 
 def test_columns_have_names_in_a_table(fitted):

@@ -13,6 +13,7 @@ from finetune_setup import config, made, same_weights, without_last_checkpoint
 import progmem
 from progmem.data.labelled import choose_parts
 from progmem.data.labels import draw_labels
+from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.settings import read_config
@@ -209,6 +210,17 @@ def test_what_a_run_and_those_before_it_have_seen_is_known(tmp_path):
         check_unseen(three / "model", "Epilepsy", "recording")
     with pytest.raises(ConfigError, match=r"begun on x\.npy after x\.npy, not on x\.npy;"):
         settle_source(three, {"name": "x.npy"}, [])
+    with pytest.raises(InputError, match="trained on the paper_table split of Epilepsy"):
+        check_unseen(one / "model" / "sub/..", "Epilepsy", "recording")
+
+
+def test_a_run_begun_before_columns_were_noted_goes_on_and_notes_them(tmp_path):
+    named = [Recording("a", None, columns=("load", "heat"))]
+    settle_source(tmp_path, {"name": "a.csv"}, [])
+    settle_source(tmp_path, {"name": "a.csv"}, named)
+    assert trained_on(tmp_path)[0]["columns"] == ["load", "heat"]
+    with pytest.raises(ConfigError, match="begun on columns load, heat, not on columns load;"):
+        settle_source(tmp_path, {"name": "a.csv"}, [named[0]._replace(columns=("load",))])
 
 
 def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_path):

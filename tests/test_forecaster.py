@@ -193,6 +193,7 @@ GAP[100:] = np.nan
         (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),
         (daily_waves(T), hours(T), {"validation": 1.0}, "validation must be a share between 0 and"),
         (daily_waves(T), hours(T), {"quantiles": [10]}, "quantiles must lie between 0 and 1"),
+        (daily_waves(T), hours(T), {"quantiles": iter([0.1, 2])}, "quantiles must lie between 0"),
         (daily_waves(T), hours(T), {"quantiles": 0.5}, "quantiles must lie between 0 and 1, got 0"),
         (daily_waves(T), hours(T), {"quantiles": ["half"]}, "quantiles must lie between 0 and 1"),
         (daily_waves(T), hours(T), {"quantiles": [0.1, 0.1]}, "two columns 'value 10%', one of th"),

@@ -23,11 +23,16 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
     forecaster.save(tmp_path / "kept.safetensors")
     again = progmem.Forecaster.load(tmp_path / "kept.safetensors", model)
     pd.testing.assert_frame_equal(again.predict(4, values, hours(T)), expected)
+    whole = slice(-P - 1, None)  # all it looks at
+    found = again.predict(4, values[whole], hours(T)[whole])
+    pd.testing.assert_frame_equal(found, expected)
     for ask, message in (
         (lambda: again.predict(4), "give the series to predict from"),
         (lambda: again.estimate(4), "a kept forecaster has no series"),
         (lambda: again.predict(5, values, hours(T)), "horizon 5 was not fitted; fitted: 4"),
         (lambda: again.predict(4, values[:, :1], hours(T)), "has columns value; .* fitted on 0, 1"),
+        (lambda: again.predict(4, values[:P], hours(P)),
+         f"has {P} samples; the forecaster looks at the last {P + 1}: give them all"),
         (lambda: again.predict(4, values, hours(2 * T)[::2]),
          "has steps of 0 days 02:00:00; the forecaster was fitted on steps of 0 days 01:00:00"),
         (lambda: progmem.Forecaster.load(tmp_path / "kept.safetensors", small_model(8)),

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import torch
 from probe_setup import waves
 
@@ -11,6 +12,7 @@ from progmem.cli import main
 from progmem.commands import classify as commands
 from progmem.data.labels import draw_labels
 from progmem.data.sets import LabelledSet
+from progmem.errors import InputError
 from progmem.pooling import POOLINGS, pool
 from progmem.probes import classify as classify_module
 from progmem.probes.classify import probe_set
@@ -38,6 +40,16 @@ def test_pooling_looks_only_at_what_is_there(model):
         for name, value in alone.items():
             np.testing.assert_allclose(together[name][i], value, atol=1e-5)
         assert together["all"].shape == (3, 4 * 32)
+
+
+def test_a_message_says_where_the_series_of_a_piece_begin(model, monkeypatch):
+    monkeypatch.setattr("progmem.pooling.AT_ONCE", 100)  # two at a time
+    series = [np.zeros((60, 2)) for _ in range(5)]
+    series[3][7, 1] = np.inf
+    with pytest.raises(InputError, match=r"series 1, sample 7, .* \(counted from series 2 on\)"):
+        pool(progmem.load(model), series, ["sequence"])
+    with pytest.raises(InputError, match=r"series 1, sample 7, channel 1 is inf; .*NaN$"):
+        pool(progmem.load(model), series[2:], ["sequence"])
 
 
 def made_set(test_value=0.0):

@@ -182,10 +182,10 @@ def _finetune(chosen: Any) -> None:
 
 def _embed(chosen: Any) -> None:
     from progmem.embed import embed
-    from progmem.training.run_folder import data_settings, read_as_trained
+    from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
     model = progmem.load(chosen.model, device="auto")
-    run, rate = chosen.model.parent, chosen.sampling_rate
+    run, rate = run_of(chosen.model), chosen.sampling_rate
     if rate is None:
         rate = data_settings(run).sampling_rate
     elif not 0 < rate < float("inf"):

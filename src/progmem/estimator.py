@@ -138,7 +138,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _cases(self, X: Any, *, fitting: bool) -> list[np.ndarray]:
         """The series of X, each (L, C)."""
-        long_table = getattr(getattr(X, "index", None), "nlevels", 1) == 2
+        long_table = getattr(getattr(X, "index", None), "nlevels", 1) > 1
         ours = long_table or isinstance(X, list | tuple | str | Path | Tensor | np.ma.MaskedArray)
         if not ours:  # arrays and wide tables are checked as everywhere in scikit-learn
             options = {"ensure_all_finite": "allow-nan", "allow_nd": True}

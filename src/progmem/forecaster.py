@@ -82,9 +82,8 @@ class Forecaster:
         check_count("padding", padding)
         if not is_real(validation) or not 0 < validation < 1:
             raise InputError(f"validation must be a share between 0 and 1, got {validation!r}")
-        if not isinstance(quantiles, Iterable) or not all(
-            is_real(q) and 0 < q < 1 for q in quantiles
-        ):
+        quantiles = tuple(quantiles) if isinstance(quantiles, Iterable) else quantiles
+        if not isinstance(quantiles, tuple) or not all(is_real(q) and 0 < q < 1 for q in quantiles):
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
         self.encoder, self.padding, self.validation = encoder, int(padding), float(validation)
         self.quantiles = tuple(map(float, quantiles))
@@ -148,6 +147,11 @@ class Forecaster:
                 raise InputError(
                     f"the series has steps of {step_of(taken.dates)}; the forecaster was fitted on "
                     f"steps of {self.step}"
+                )
+            if len(taken.values) <= self.padding:
+                raise InputError(
+                    f"the series has {len(taken.values)} samples; the forecaster looks at the last "
+                    f"{self.padding + 1}: give them all, NaN where missing"
                 )
             index, x = taken.dates, self._seen(taken)[None]
             token, there = sliding_features(self.encoder, x, _end(index), padding=self.padding)

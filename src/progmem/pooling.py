@@ -3,7 +3,7 @@
 Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,7 @@ def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndar
     if not len(x):
         raise InputError("there are no series to encode; give at least one")
     found: dict[str, list[np.ndarray]] = {}
-    for part in pieces(x):
-        z = encoder.encode(part)
+    for z in encoded(encoder, x):
         for name in poolings:
             if name != "mean_memory" or z.memory is not None:
                 found.setdefault(name, []).append(POOLINGS[name](z).float().cpu().numpy())
@@ -87,13 +86,19 @@ def check_observed(x: Any) -> None:
             raise InputError(f"series {i} has no observed value; leave it out")
 
 
-def pieces(x: Any) -> Any:
-    """Parts of ``x`` that can be encoded at once, in order."""
+def encoded(encoder: Encoder, x: Any) -> Iterator[Encoding]:
+    """The series of ``x`` in order, as many at a time as can be encoded at once."""
     first = 0
     while first < len(x):
         count, samples = 0, 0
         while first + count < len(x) and (not count or samples < AT_ONCE):
             samples += len(x[first + count])
             count += 1
-        yield x[first : first + count]
+        try:
+            z = encoder.encode(x[first : first + count])
+        except InputError as error:
+            if not first:
+                raise
+            raise InputError(f"{error} (counted from series {first} on)") from error
+        yield z
         first += count

@@ -10,7 +10,7 @@ import numpy as np
 from progmem.commands.pair import Pair, Say
 from progmem.data.label_files import labels_for
 from progmem.data.labels import Amount
-from progmem.data.recordings import Recording
+from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.data.registry import load_labelled
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
@@ -21,7 +21,7 @@ from progmem.probes.classify import LABELS, SEEDS, probe_set
 from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.report.tables import classification_table
 from progmem.training.classifier import Classifier
-from progmem.training.run_folder import check_unseen, read_as_trained, trained_on
+from progmem.training.run_folder import check_unseen, read_as_trained, run_of, trained_on
 
 
 def classify_set(
@@ -38,7 +38,9 @@ def classify_set(
     check_result_file(out)
     data = load_labelled(name, data_dir, split=split)
     check_unseen(model_folder, name, split)
-    if any(seen.get("name") == name and seen["labels"] for seen in trained_on(model_folder.parent)):
+    if any(
+        seen.get("name") == name and seen["labels"] for seen in trained_on(run_of(model_folder))
+    ):
         raise InputError(
             f"{model_folder} was trained on labels of {name}: a probe of few would know them all; "
             "its own scores are in result.json"
@@ -85,13 +87,15 @@ def label_series(
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
     check_output(out, x, y, new)
     model = load(model_folder, device="auto")
-    others = None if new is None else read_as_trained(new, model_folder.parent)
+    run = run_of(model_folder)
+    others = None if new is None else read_as_trained(new, run)
     if others is not None:
         Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
     probe: LabelProbe | Classifier
     if probe_file is None:
         assert x is not None and y is not None
-        known = read_as_trained(x, model_folder.parent)
+        known = read_as_trained(x, run)
+        check_order(str(x), columns_of(known), others or [])
         probe = _fit(model, known, x, y, pooling or "sequence", say)
     elif probe_file.is_dir():
         probe = Classifier.load(probe_file, device=next(model.parameters()).device)
@@ -99,6 +103,7 @@ def label_series(
             raise InputError(f"{model_folder} is not the network of {probe_file}; give its model/")
     else:
         probe = LabelProbe.load(probe_file, model)
+        check_order(str(probe_file), probe.columns, others or [])
     found = None if others is None else _predict(probe, [r.values for r in others])
     if isinstance(probe, LabelProbe) and probe_file is None:
         probe.save(out.with_suffix(".skops"))
@@ -122,7 +127,8 @@ def _fit(
     model: PMT, recordings: list[Recording], x: Path, y: Path, pooling: str, say: Say
 ) -> LabelProbe:
     labels = labels_for(recordings, x, y)
-    probe = LabelProbe(model, pooling=pooling).fit([r.values for r in recordings], labels)
+    probe = LabelProbe(model, pooling=pooling, columns=columns_of(recordings))
+    probe.fit([r.values for r in recordings], labels)
     guess = probe.estimate()
     known = f"{len(probe.y)} labelled series, {len(probe.machine.classes_)} classes"
     if guess is None:

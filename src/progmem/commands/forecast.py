@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from progmem.commands.pair import Pair, Say
 from progmem.data import registry
+from progmem.data.csv_files import read_csv
 from progmem.data.dates import COVARIATES, by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
 from progmem.data.recordings import Recording
 from progmem.data.sets import DatedSeries
-from progmem.data.tables import read_csv
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
 from progmem.forecaster import Forecaster
+from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.probes.forecast import probe_forecast, samples
 from progmem.probes.sliding import PADDING
 from progmem.report.tables import forecast_table
-from progmem.training.run_folder import check_columns, data_settings
+from progmem.training.run_folder import check_columns, columns_before, run_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,10 +79,8 @@ def forecast_series(
             raise InputError(f"--predict must name the .csv file to write, got {out}")
         check_output(out, Path(source))
     table = read_table(source, data_dir)
-    run = model_folder.parent
-    calendar = COVARIATES if data_settings(run).covariates else ()
-    check_columns([Recording(source, table, columns=(*calendar, *map(str, table.columns)))], run)
     model = load(model_folder, device="auto")
+    _check_columns(table, source, run_of(model_folder), model)
     if kept is not None:
         found = Forecaster.load(kept, model).predict(horizon, table)
     else:
@@ -100,6 +99,19 @@ def forecast_series(
         found.to_csv(out)
         say(f"{len(found)} predictions from {found.index[0]} to {found.index[-1]}: {out}")
     return found
+
+
+def _check_columns(table: "pd.DataFrame", source: str, run: Path, model: PMT) -> None:
+    """Refuse a table whose columns a model would take for others, or for the calendar."""
+    known, columns = columns_before(run), tuple(map(str, table.columns))
+    calendar = known[: len(COVARIATES)] == COVARIATES
+    if calendar and model.cfg.channels == len(columns):
+        raise InputError(
+            f"{source} has {len(columns)} columns; {run} was trained on the calendar and "
+            f"{', '.join(known[len(COVARIATES) :])}"
+        )
+    seen = (*COVARIATES, *columns) if calendar else columns
+    check_columns([Recording(source, table, columns=seen)], run)
 
 
 def read_table(source: str, data_dir: Path | None) -> "pd.DataFrame":

@@ -8,7 +8,7 @@ from typing import Any
 from progmem.model.saving import gpu_or_cpu, load
 from progmem.probes.untrained import untrained_twin
 from progmem.report import record
-from progmem.training.run_folder import read_settings, read_source
+from progmem.training.run_folder import read_settings, read_source, run_of
 
 Say = Callable[[str], None]
 
@@ -19,10 +19,11 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self._began = time.perf_counter()
         self._device = gpu_or_cpu()
-        settings = read_settings(folder.parent)
+        run = run_of(folder)
+        settings = read_settings(run)
         self._seeds = [settings["train"]["seed"]] if settings else None  # None: not a run's model
         self.model = load(folder, device=self._device)
-        source = read_source(folder.parent)
+        source = read_source(run)
         self._config = {"model": self.model.cfg.to_dict(), "source": source, "run": settings}
         twin = untrained_twin(self.model, self._seeds[0] if self._seeds else 0)
         self.encoders = (("trained", self.model), ("untrained", twin))

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.data.tables import Columns, has_header, read_csv, split_table
+from progmem.data.csv_files import layout, read_csv
+from progmem.data.tables import Columns, split_table
 from progmem.errors import InputError
 from progmem.model.inputs import as_array
 
@@ -94,7 +95,7 @@ def _read(path: Path, columns: Columns) -> Collection:
             return as_collection(np.load(path, allow_pickle=False), **columns._asdict())
         if path.suffix in (".csv", ".parquet"):
             if path.suffix == ".csv":
-                table = read_csv(path, header=0 if has_header(path) else None)
+                table = read_csv(path, header=0 if layout(path, wide=True).named else None)
             else:
                 import pandas as pd
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from progmem.data.csv_files import read_csv
 from progmem.data.recordings import Recording
-from progmem.data.tables import read_csv
 from progmem.errors import InputError
 
 
@@ -48,7 +48,10 @@ def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
         raise InputError(f"there is no file {path}")
     try:
         if path.suffix == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False)), None
+            labels = np.asarray(np.load(path, allow_pickle=False))
+            if labels.ndim != 1:
+                raise InputError(f"{path} must hold one label a series, got shape {labels.shape}")
+            return labels, None
         if path.suffix == ".csv":
             # as text: 001 is not 1, and NA may be a class; only an empty cell is no label
             table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)

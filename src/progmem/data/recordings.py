@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from progmem.data.csv_files import layout, read_csv
 from progmem.data.dates import COVARIATES, by_date, time_covariates
-from progmem.data.tables import has_header, read_csv
 from progmem.errors import InputError
 
 SUFFIXES = (".npy", ".npz", ".csv")
@@ -52,8 +52,8 @@ def read_recordings(path: Path, *, covariates: bool = True) -> list[Recording]:
         recordings = without_covariates(recordings)
     _check_channels(recordings)
     named = [recording for recording in recordings if recording.columns]
-    for other in named[1:]:
-        check_order(named[0].name, named[0].columns, other)
+    if named:
+        check_order(named[0].name, named[0].columns, named[1:])
     return recordings
 
 
@@ -83,15 +83,15 @@ def columns_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
     return next((recording.columns for recording in recordings if recording.columns), ())
 
 
-def check_order(name: str, columns: Sequence[str], other: Recording) -> None:
-    """Refuse the ``columns`` of ``name`` in another order: channels would be mixed up."""
-    differ = [pair for pair in zip(columns, other.columns, strict=False) if pair[0] != pair[1]]
-    if differ and sorted(columns) == sorted(other.columns):
-        first, here = differ[0]
-        raise InputError(
-            f"recordings must have their columns in one order: {other.name} has {here!r} where "
-            f"{name} has {first!r}"
-        )
+def check_order(name: str, columns: Sequence[str], others: Sequence[Recording]) -> None:
+    """Refuse recordings with a column of ``name`` at another place: channels would be mixed up."""
+    for other in others:
+        for first, here in zip(columns, other.columns, strict=False):
+            if here != first and here in columns:
+                raise InputError(
+                    f"recordings must have their columns in one order: {other.name} has {here!r} "
+                    f"where {name} has {first!r}"
+                )
 
 
 def _read_file(path: Path) -> Iterator[Recording]:
@@ -136,9 +136,9 @@ def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
     """
     import pandas as pd
 
-    named = has_header(path)
+    named, several = layout(path)
     # in a file of one channel a blank line is a gap
-    table = read_csv(path, header=0 if named else None, skip_blank_lines=False)
+    table = read_csv(path, header=0 if named else None, skip_blank_lines=several)
     if not len(table):
         raise InputError(f"{path} has no rows below its header")
     dates = None

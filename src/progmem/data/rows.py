@@ -106,7 +106,11 @@ class Rows:
         if cfg.normalise == "series":
             moments = series.own_moments(everyone)
         values = series.cut(everyone, 0, max(series.lengths))
-        x, observed = clean(values, moments, like, rows=rows.tolist(), start=0)
+        names = [
+            f"{self.recordings[int(self.source[r])].name} from {int(self.offset[r])} on"
+            for r in rows
+        ]
+        x, observed = clean(values, moments, like, rows=names, start=0)
         return Batch(x, observed, self.length[rows].to(like.device))
 
 

@@ -3,18 +3,11 @@
 Shapes: R cases, C channels, L samples.
 """
 
-import csv
-import warnings
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from progmem.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Columns(NamedTuple):
@@ -31,61 +24,6 @@ class Columns(NamedTuple):
         for name, column in self._asdict().items():
             if column is not None:
                 raise InputError(f"{name} names a column, but there is no table, got {source}")
-
-
-def has_header(path: Path) -> bool:
-    """Whether the first line of a .csv file holds names.
-
-    Numbers are names too where they count the columns and the next line does not go on like that:
-    0, 1, 2, … is what pandas writes above a table without names.
-    """
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
-        first, second = [*islice(csv.reader(stream), 2), [], []][:2]
-    if any(_number(cell) is None for cell in first):
-        return True
-    if first[:1] == [""] and second[:1] == ["0"]:  # an index above which pandas writes no name
-        return first[1:] == [str(i) for i in range(len(first) - 1)]
-    return _climbs(first) and _number(first[0]) in (0, 1) and second != [] and not _climbs(second)
-
-
-def _climbs(cells: list[str]) -> bool:
-    """Whether these are at least three numbers that grow in equal steps."""
-    steps = np.diff(np.array([_number(cell) for cell in cells], dtype=float))
-    return bool(len(steps) > 1 and steps[0] > 0 and np.allclose(steps, steps[0]))
-
-
-def _number(cell: str) -> float | None:
-    """What a cell holds, NaN if nothing; None if that is no number."""
-    try:
-        return float(cell) if cell.strip() else float("nan")
-    except ValueError:
-        return None
-
-
-def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
-    """A .csv file as pandas reads it; ValueError where that would mix up or add columns.
-
-    Of rows with more cells than the header pandas by itself takes the first cells for an index, and
-    puts every other under the next name; empty cells at the end of rows are dropped instead.
-    """
-    import pandas as pd
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # it loses cells
-        try:
-            table = pd.read_csv(path, index_col=False, **options)
-        except pd.errors.ParserWarning as error:
-            raise ValueError(
-                "rows have more cells than the first line: a comma too many, or as decimal sign?"
-            ) from error
-    first = table.iloc[:, 0]
-    numbers = pd.api.types.is_integer_dtype(first) and len(first) > 1
-    if first.name == "Unnamed: 0" and numbers and bool((first.diff()[1:] == 1).all()):
-        raise ValueError(
-            "the first column has no name and counts the rows; write the file without it "
-            "(in pandas: index=False)"
-        )
-    return table
 
 
 def split_table(table: Any, columns: Columns) -> tuple[list[np.ndarray], np.ndarray | None]:

@@ -47,7 +47,7 @@ class Moments(NamedTuple):
 
 
 def clean(
-    values: Tensor, moments: Moments, like: Tensor, *, rows: Sequence[int], start: int
+    values: Tensor, moments: Moments, like: Tensor, *, rows: Sequence[int | str], start: int
 ) -> tuple[Tensor, Tensor]:
     """Normalised values in the dtype and on the device of ``like``, 0 where missing; and where not.
 

@@ -3,6 +3,7 @@
 Shapes: B series, L samples, C channels.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from progmem.model.saving import weights_sha256
 from progmem.pooling import check_observed, pool
 from progmem.probes.svm import FOLDS, HEADS, fit_svm
 
-FORMAT = "progmem probe 1"
+FORMAT = "progmem probe 2"
 
 
 class Prediction(NamedTuple):
@@ -42,11 +43,17 @@ class LabelProbe:
     machine: SVC
 
     def __init__(
-        self, encoder: Encoder, *, pooling: str = "sequence", head: str = "linear"
+        self,
+        encoder: Encoder,
+        *,
+        pooling: str = "sequence",
+        head: str = "linear",
+        columns: Sequence[str] = (),  # what the files of series call the channels
     ) -> None:
         if head not in HEADS:
             raise InputError(f"head must be one of {'; '.join(HEADS)}, got {head!r}")
         self.encoder, self.pooling, self.head = encoder, pooling, head
+        self.columns = tuple(columns)
 
     def fit(self, x: Any, y: Any) -> "LabelProbe":
         """Learn from series (B, L, C), or a list of (L_i, C), and their labels.
@@ -96,7 +103,8 @@ class LabelProbe:
         """Write the fitted probe, without pickle and without the encoder."""
         content = {
             "format": FORMAT, "encoder": fingerprint(self.encoder), "pooling": self.pooling,
-            "head": self.head, "scaler": self.scaler, "machine": self.machine,
+            "head": self.head, "columns": list(self.columns), "scaler": self.scaler,
+            "machine": self.machine,
         }  # fmt: skip
         import skops.io
 
@@ -124,7 +132,8 @@ class LabelProbe:
             raise InputError(f"{path} is not a probe this version can read")
         if content["encoder"] != fingerprint(encoder):
             raise InputError(f"{path} was fitted on the features of another model; fit it again")
-        probe = cls(encoder, pooling=content["pooling"], head=content["head"])
+        options = {name: content[name] for name in ("pooling", "head", "columns")}
+        probe = cls(encoder, **options)
         probe.scaler, probe.machine = content["scaler"], content["machine"]
         return probe
 

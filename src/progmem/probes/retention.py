@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
-from progmem.pooling import pieces
+from progmem.pooling import encoded
 from progmem.probes.cue import GAPS, insert_cues, place_cues, spread_outside
 
 SEEDS = (0, 1, 2)  # draws of which series has which gap
@@ -84,14 +84,13 @@ def probe_cue(
 def eos_features(encoder: Encoder, x: np.ndarray) -> np.ndarray:
     """End-of-sequence states (R, D)."""
     found = []
-    for part in pieces(x):
-        eos = encoder.encode(part).eos
-        if eos is None:
+    for z in encoded(encoder, x):
+        if z.eos is None:
             raise InputError(
                 f"cue retention reads an end-of-sequence state, and this {type(encoder).__name__} "
                 "has none; a PMT needs model.slots of 1 or more"
             )
-        found.append(eos.float().cpu().numpy())
+        found.append(z.eos.float().cpu().numpy())
     return np.concatenate(found)
 
 

@@ -79,11 +79,11 @@ def settle_source(folder: Path, source: Mapping[str, Any], recordings: Sequence[
     """
     path, columns = folder / "source.json", columns_of(recordings)
     noted = {**source, "columns": list(columns)} if columns else dict(source)
-    if path.exists() and read_source(folder) != noted:
-        both = read_source(folder), noted
-        begun, now = (_described(s) for s in both)
+    kept, named = read_source(folder), {"columns": list(columns)}  # older runs have noted none
+    if path.exists() and {**named, **kept} != {**noted, **named}:
+        begun, now = (_described(s) for s in (kept, noted))
         if begun == now:
-            begun, now = (f"columns {', '.join(s.get('columns', []))}" for s in both)
+            begun, now = (f"columns {', '.join(s.get('columns', []))}" for s in (kept, noted))
         raise ConfigError(f"{folder} was begun on {begun}, not on {now}; give another with -o")
     write_file(path, to_json(noted))
 
@@ -114,9 +114,19 @@ def read_as_trained(path: Path, folder: Path) -> list[Recording]:
 
 def check_columns(recordings: Sequence[Recording], folder: Path) -> None:
     """Refuse recordings with the columns of the run in ``folder`` in another order."""
-    columns = read_source(folder).get("columns", ())
-    for recording in recordings:
-        check_order(str(folder), columns, recording)
+    check_order(str(folder), columns_before(folder), recordings)
+
+
+def columns_before(folder: Path) -> tuple[str, ...]:
+    """What the files of the run in ``folder``, or of one it began with, call the channels."""
+    runs = trained_on(folder)
+    return tuple(next((run["columns"] for run in runs if "columns" in run), ()))
+
+
+def run_of(model_folder: Path) -> Path:
+    """The folder of the run that a model lies in."""
+    plain = model_folder.name not in ("", "..")
+    return (model_folder if plain else model_folder.resolve()).parent
 
 
 def trained_on(folder: Path) -> list[dict[str, Any]]:
@@ -128,7 +138,7 @@ def trained_on(folder: Path) -> list[dict[str, Any]]:
 
 def check_unseen(model_folder: Path, name: str, split: str) -> None:
     """Refuse a set's ``split`` where the run a model lies in was trained on another one."""
-    for source in trained_on(model_folder.parent):
+    for source in trained_on(run_of(model_folder)):
         if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
             raise InputError(
                 f"{model_folder} was trained on the {source.get('split')} split of {name} and may "
