@@ -65,6 +65,7 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
         dated.to_csv(f"{name}-plain.csv", index=False)
     for kind in ("", "-plain"):
         assert main(["pretrain", f"own{kind}.csv", "-o", f"run{kind}", *SETTINGS]) == 0
+    assert "1 recordings of 250 to 250 samples, 2 channels: load, heat" in capsys.readouterr().out
     Path("two").mkdir()
     for name in "ab":
         swapped.to_csv(f"two/{name}.csv", index=False)
@@ -87,6 +88,9 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
     assert main(["embed", "run/model", "some.csv", "-o", "out"]) == 2
     assert "some has 'heat' where run has 'load'" in capsys.readouterr().err
     assert main(["embed", "run/model", "own.csv", "-o", "out"]) == 0
+    assert main(["embed", "run-plain/model", "own.csv", "-o", "values"]) == 0  # not their dates
+    assert main(["embed", "run-plain/model", "own-plain.csv", "-o", "plain"]) == 0
+    np.testing.assert_array_equal(np.load("values/tokens.npy"), np.load("plain/tokens.npy"))
     Path("own.csv").unlink()
     Path("swapped.csv").rename("own.csv")
     assert main(["pretrain", "own.csv", "-o", "run", *SETTINGS]) == 2

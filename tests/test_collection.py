@@ -99,6 +99,7 @@ def test_the_callers_series_are_not_changed(source):
 def test_files_of_arrays_and_tables_are_read(tmp_path):
     np.save(tmp_path / "x.npy", X)
     assert_same(as_collection(tmp_path / "x.npy"), X, None)
+    assert_same(as_collection([pd.DataFrame(x.T) for x in X]), X, y=None)
     long_table().to_csv(tmp_path / "long.csv", index=False)
     assert_same(as_collection(str(tmp_path / "long.csv"), **LONG))
     pd.DataFrame(X[:, 2]).assign(kind=Y).to_csv(tmp_path / "wide.csv", index=False)

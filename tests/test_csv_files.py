@@ -59,6 +59,7 @@ def test_a_blank_line_is_a_gap_of_one_channel_and_nothing_of_several(tmp_path):
         ("a\n1\n\n", [[1], [np.nan]]),
         ("a,b\n1,2\n\n3,4\n\n", [[1, 2], [3, 4]]),
         ("1,2\n,\n3,4\n", [[1, 2], [np.nan, np.nan], [3, 4]]),
+        ("a,b,\n1,2,\n3,,\n", [[1, 2], [3, np.nan]]),  # a comma ends every line
     ):
         path.write_text(text)
         np.testing.assert_array_equal(read_recordings(path)[0].values, expected)

@@ -86,6 +86,18 @@ def swapped(folder):
             "no name and a number of its own",
         ),
         (
+            lambda f: (f / "x.csv").write_text("ax;ay\n1;2\n"),
+            "column ax;ay does not; is it separated by",
+        ),
+        (
+            lambda f: (f / "x.csv").write_text("Date,a\n2024-01-01,2\n"),
+            "column Date does not; dates are read from a column called date",
+        ),
+        (
+            lambda f: np.savez(f / "x.npz", X=np.ones((9, 20, 1)), y=np.ones(9)),
+            r"x.npz: y \(9,\) looks like labels; .* given with --y",
+        ),
+        (
             lambda f: [np.save(f / "x.npy", np.ones(9)), (f / "x.csv").write_text("1\n2\n")],
             "holds 2 recordings called 'x'; rename their files",
         ),
@@ -199,12 +211,12 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
 def test_recordings_of_one_length_are_embedded_together(tmp_path, monkeypatch):
     monkeypatch.setattr("progmem.embed.SERIES_AT_ONCE", 2)
     checked = []
-    monkeypatch.setattr("progmem.embed.check_finite", lambda part, rows: checked.append(list(rows)))
+    monkeypatch.setattr("progmem.embed.check_finite", lambda part, names: checked.append(names))
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     lengths = (40, 50, 50, 50, 60, 60, 40)
     recordings = [Recording(str(i), np.ones((n, 2))) for i, n in enumerate(lengths)]
     embed(model, recordings, tmp_path / "out", say=lambda _: None)
-    assert checked == [[0], [1, 2], [3], [4, 5], [6]]
+    assert checked == [["0"], ["1", "2"], ["3"], ["4", "5"], ["6"]]
 
 
 def test_a_value_too_large_to_train_on_is_named_by_its_recording():
@@ -215,7 +227,7 @@ def test_a_value_too_large_to_train_on_is_named_by_its_recording():
     model = progmem.ModelConfig(channels=2, size="tiny", normalise="none")
     stats, like = ChannelStats(2), torch.zeros(1)
     cut = int((rows.offset == 50).nonzero()[0])
-    with pytest.raises(InputError, match="series 19 from 50 on, sample 55, channel 1 is 1e"):
+    with pytest.raises(InputError, match="19 from 50 on, sample 55, channel 1 is 1e"):
         rows.fetch(torch.tensor([cut]), model, stats, like)
 
 
@@ -223,7 +235,7 @@ def test_a_failed_embed_leaves_nothing_behind(tmp_path):
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     recordings = made_recordings()[:3]
     recordings[2].values[5, 0] = np.inf
-    with pytest.raises(InputError, match="series 2, sample 5, channel 0 is inf"):
+    with pytest.raises(InputError, match=r"^2, sample 5, channel 0 is inf"):
         embed(model, recordings, tmp_path / "out", say=lambda _: None)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "out").mkdir()

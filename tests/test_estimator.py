@@ -132,6 +132,11 @@ def test_cases_go_together_as_far_as_their_samples_do_padded(lengths, rows):
     assert [list(some) for some in consecutive(lengths, most=10)] == rows
 
 
+def test_swapped_axes_are_asked_about():
+    with pytest.warns(UserWarning, match=r"40 channels of at most 2 time .* swap its last two"):
+        small().fit(made().transpose(0, 2, 1))
+
+
 def test_more_cases_than_go_at_once_are_the_same_cases(fitted, monkeypatch):
     monkeypatch.setattr("progmem.estimator.samples_at_once", lambda like, cfg: 64 * 40 + 1)
     X = made(150)

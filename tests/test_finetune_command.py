@@ -102,9 +102,10 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("Electricity", "Electricity has no labels; those that have"),
         ("inf.npy --y y.npy", "channel 1 is inf; mark missing values by NaN"),
         ("inf.npy --y y.npy finetune.validation=0.9", "inf.0, sample 3, channel 1 is inf"),
-        ("short.npy --y y.npy --from RUN", "series 0 needs at least"),
+        ("short.npy --y y.npy --from RUN", "short.0 needs at least"),
         ("wide.npy --y y.npy --from RUN", "model has 2 channels, got 3"),
         ("x.npy --y y.npy --from nowhere", "--from must name the folder of a finished run"),
+        ("x.npy --y y.npy --from RUN/model", "/model; did you mean"),
         ("x.npy --y y.npy --from RUN model.blocks=2", "model.blocks is 1 in"),
         ("x.npy --y y.npy --from RUN finetune.encoder=vanilla", "is trained from scratch"),
         ("x.npy --y y.npy finetune.encoder=lstm", "must be one of pmt, vanilla, got 'lstm'"),
@@ -126,7 +127,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
 def test_bad_use_gives_one_line_and_changes_nothing(
     arguments, message, files, pretrained, made_sets, capsys
 ):
-    words = [str(pretrained) if word == "RUN" else word for word in arguments.split()]
+    words = [word.replace("RUN", str(pretrained)) for word in arguments.split()]
     assert main(["finetune", *words, "-o", "out", "train.device=cpu"]) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1, printed

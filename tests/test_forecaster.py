@@ -193,6 +193,8 @@ GAP[100:] = np.nan
         (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),
         (daily_waves(T), hours(T), {"validation": 1.0}, "validation must be a share between 0 and"),
         (daily_waves(T), hours(T), {"quantiles": [10]}, "quantiles must lie between 0 and 1"),
+        (pd.DataFrame(daily_waves(T, 2), hours(T)), hours(T) + pd.Timedelta("1D"), {},
+         "indexed by other dates than those given"),
         (daily_waves(T), hours(T), {"quantiles": iter([0.1, 2])}, "quantiles must lie between 0"),
         (daily_waves(T), hours(T), {"quantiles": 0.5}, "quantiles must lie between 0 and 1, got 0"),
         (daily_waves(T), hours(T), {"quantiles": ["half"]}, "quantiles must lie between 0 and 1"),

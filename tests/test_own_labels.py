@@ -152,6 +152,7 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("--x flat.npy --y y.npy -o p.skops", "(30, 60) is one recording"),
         ("--x x.npy --y same.npy -o p.skops", "at least two classes in y, got 0"),
         ("--x x.npy --y x.npy -o p.skops", "one label a series, got shape (30, 60, 2)"),
+        ("--x x.npy --y measured.npy -o p.skops", "each of the 30 labels is there once, as 0.5"),
         ("--x x.npy --y single.npy -o p.skops", "one label a series, got shape ()"),
         ("--x x.npy --y bad.csv -o p.skops", "no column 'label'; it has a, b"),
         ("--x x.npy --y commas.csv -o p.skops", "commas.csv cannot be read: rows have more cells"),
@@ -173,6 +174,7 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     np.save("wide.npy", np.zeros((30, 60, 3)))
     np.save("inf.npy", np.full(30, np.inf))
     np.save("single.npy", np.float64(1))
+    np.save("measured.npy", np.arange(30) + 0.5)
     np.save("lost.npy", np.stack([np.zeros((60, 2)), np.full((60, 2), np.nan)]))
     for folder in ("many", "d.csv"):
         (files / folder).mkdir()

@@ -44,7 +44,7 @@ def embed(
     if out.exists():
         raise InputError(f"{out} exists already; give a new folder")
     names = [r.name for r in recordings]
-    series = Series([r.values for r in recordings], None, model.cfg)
+    series = Series([r.values for r in recordings], None, model.cfg, names)
     unfinished = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -55,7 +55,7 @@ def embed(
                 moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))
                 encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
-                check_finite(part.sequence, rows)
+                check_finite(part.sequence, [names[i] for i in rows])
                 for i in rows:
                     say(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples")
         note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}

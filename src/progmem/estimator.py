@@ -5,6 +5,7 @@ Shapes: C channels, L samples.
 
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,13 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             raise InputError(
                 "training needs at least 2 cases to tell apart, got n_samples=1 "
                 f"of {len(cases[0])} time points"
+            )
+        longest = max(len(values) for values in cases)
+        if cases[0].shape[1] > longest:
+            warnings.warn(
+                f"{cases[0].shape[1]} channels of at most {longest} time points: X is (cases, "
+                "channels, time); swap its last two axes?",
+                stacklevel=2,
             )
         recordings = [Recording(f"case {i}", values) for i, values in enumerate(cases)]
         gpus = list(range(torch.cuda.device_count()))

@@ -77,6 +77,8 @@ class Forecaster:
         validation: float = 0.2,
         quantiles: Sequence[float] = (0.1, 0.5, 0.9),
     ) -> None:
+        if isinstance(encoder, str | Path):
+            raise InputError(f"give the model itself: progmem.load({str(encoder)!r})")
         if not callable(getattr(encoder, "encode", None)):
             raise InputError(f"the encoder must have a method encode, as PMT has; got {encoder!r}")
         check_count("padding", padding)

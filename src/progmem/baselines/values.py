@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from progmem.encoding import Encoding
-from progmem.model.inputs import ChannelStats, clean
+from progmem.model.inputs import ChannelStats, clean, numbered
 
 
 class Values:
@@ -21,7 +21,7 @@ class Values:
         series = torch.as_tensor(x, dtype=torch.float64)  # (B, L, C)
         B, L, _ = series.shape
         like = torch.empty(0, device=series.device)
-        values, observed = clean(series, self.stats.moments, like, rows=range(B), start=0)
+        values, observed = clean(series, self.stats.moments, like, names=numbered(B), start=0)
         tokens = values[..., self.first :].flatten(1)[:, None]  # (B, 1, LC)
         return Encoding(
             tokens=tokens,

@@ -78,5 +78,5 @@ class VanillaTransformer(nn.Module):
             for rows in series.batches(batch_size):
                 moments = moments_for(self.cfg, self.stats, series, rows)
                 write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))
-        check_finite(out.sequence, range(len(series)))
+        check_finite(out.sequence, series.names)
         return out

@@ -90,7 +90,8 @@ def label_series(
     run = run_of(model_folder)
     others = None if new is None else read_as_trained(new, run)
     if others is not None:
-        Series([r.values for r in others], None, model.cfg)  # refused before anything is fitted
+        names = [r.name for r in others]
+        Series([r.values for r in others], None, model.cfg, names)  # refused before all else
     probe: LabelProbe | Classifier
     if probe_file is None:
         assert x is not None and y is not None

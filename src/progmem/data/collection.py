@@ -43,8 +43,9 @@ def as_collection(
 
     Args:
         source: numpy or torch (cases, channels, time) or (cases, time); a list of (channels, time)
-            or (time,) of any lengths; a DataFrame; a path to .npy, .csv or .parquet (read as an
-            array or a DataFrame), .ts, .tsv or .arff (read by aeon).
+            or (time,) of any lengths, or of tables with a column a channel; a DataFrame; a path to
+            .npy, .csv or .parquet (read as an array or a DataFrame), .ts, .tsv or .arff (read by
+            aeon).
         case: the column that tells the cases of a long table apart, one row a sample. Without it a
             table is wide: one row a case, one column a sample.
         time: the column a case's rows are ordered by, numbers or dates (as text: year first);
@@ -73,6 +74,8 @@ def _from_list(series: Any, y: np.ndarray | None) -> Collection:
     cases = []
     for i, one in enumerate(series):
         array = _as_numpy(one, f"case {i}")
+        if hasattr(one, "columns"):
+            array = array.T  # a table has a column a channel
         if array.ndim not in (1, 2):
             raise InputError(f"case {i} must be (channels, time), got shape {array.shape}")
         cases.append(np.atleast_2d(array))

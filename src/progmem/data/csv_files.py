@@ -80,6 +80,8 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
             raise ValueError(
                 "rows have more cells than the first line: a comma too many, or as decimal sign?"
             ) from error
+    unnamed = table.columns.astype(str).str.startswith("Unnamed: ")
+    table = table.loc[:, ~(unnamed & table.isna().all().to_numpy())]  # a comma ends every line
     first = table.iloc[:, 0]
     counting = pd.api.types.is_integer_dtype(first) and first.is_unique
     if first.name == "Unnamed: 0" and counting and len(first) > 1:

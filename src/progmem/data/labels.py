@@ -56,6 +56,11 @@ def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
     if len(np.unique(y)) < classes:
         there = ", ".join(map(str, np.unique(y))) or "none"
         raise InputError(f"classification needs at least two classes in y, got {there}")
+    if len(np.unique(y)) == count and any(map(_fraction, y)):
+        raise InputError(
+            f"each of the {count} labels is there once, as {y[0]}: numbers that were measured are "
+            "no classes"
+        )
 
 
 def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -77,6 +82,13 @@ def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if np.isinf(labels).any():
         raise InputError("a label is infinite; mark a series without a label by NaN")
     return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
+
+
+def _fraction(label: Any) -> bool:
+    try:
+        return not float(label).is_integer()
+    except ValueError:
+        return False
 
 
 def _missing(label: Any) -> bool:

@@ -45,6 +45,8 @@ def take(series: Any, dates: Any = None) -> Dated:
             raise InputError("give the dates of the series, or a DataFrame that is indexed by them")
         dates = series.index
     index = regular_dates(dates, len(series))
+    if isinstance(series.index, pd.DatetimeIndex) and not series.index.equals(index):
+        raise InputError("the series is indexed by other dates than those given; leave those out")
     columns = tuple(map(str, series.columns))
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)

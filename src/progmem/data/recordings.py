@@ -78,6 +78,17 @@ def _check_channels(recordings: Sequence[Recording]) -> None:
             )
 
 
+def described(recordings: Sequence[Recording]) -> str:
+    """What there is to train on, in a line."""
+    lengths = [len(recording.values) for recording in recordings]
+    columns = columns_of(recordings)
+    some = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
+    return (
+        f"{len(lengths)} recordings of {min(lengths)} to {max(lengths)} samples, "
+        f"{recordings[0].values.shape[1]} channels" + (f": {some}" if columns else "")
+    )
+
+
 def columns_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
     """What files call the channels, where one does."""
     return next((recording.columns for recording in recordings if recording.columns), ())
@@ -101,8 +112,10 @@ def _read_file(path: Path) -> Iterator[Recording]:
             yield from _split(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
         elif suffix == ".npz":
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-                for name in archive.files:
-                    yield from _split(f"{path.stem}.{name}", archive[name])
+                arrays = {name: archive[name] for name in archive.files}
+                _check_labels(path, arrays)
+                for name, array in arrays.items():
+                    yield from _split(f"{path.stem}.{name}", array)
         elif suffix == ".csv":
             values, columns = _read_csv(path)
             yield from (r._replace(columns=columns) for r in _split(path.stem, values))
@@ -112,6 +125,16 @@ def _read_file(path: Path) -> Iterator[Recording]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _check_labels(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Refuse a vector with a number for each series of another array: it is no recording."""
+    for name, array in arrays.items():
+        if array.ndim == 1 and any(a.ndim == 3 and len(a) == len(array) for a in arrays.values()):
+            raise InputError(
+                f"{path}: {name} {array.shape} looks like labels; an .npz file holds recordings "
+                "only, labels go into a file of their own, given with --y"
+            )
 
 
 def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
@@ -147,9 +170,20 @@ def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
         dates = table.index
     bad = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
     if bad:
-        raise InputError(f"{path} must hold numbers only; column {', '.join(bad)} does not")
+        raise InputError(
+            f"{path} must hold numbers only; column {', '.join(bad)} does not{_hint(bad)}"
+        )
     values = table.to_numpy(dtype=np.float64)
     columns = tuple(map(str, table.columns)) if named else ()
     if dates is None:
         return values, columns
     return np.concatenate([time_covariates(dates), values], axis=1), (*COVARIATES, *columns)
+
+
+def _hint(columns: Sequence[str]) -> str:
+    dates = "date", "datetime", "time", "timestamp", "unnamed: 0"
+    if any(mark in name for name in columns for mark in ";\t|"):
+        return "; is it separated by something else than commas?"
+    if any(name.lower() in dates for name in columns):
+        return "; dates are read from a column called date"
+    return ""

@@ -100,17 +100,17 @@ class Rows:
             ]
             for r in rows
         ]
-        series = Series(arrays, None, cfg)
+        names = [
+            f"{self.recordings[int(self.source[r])].name} from {int(self.offset[r])} on"
+            for r in rows
+        ]
+        series = Series(arrays, None, cfg, names)
         everyone = range(len(series))
         moments: Moments = stats.moments
         if cfg.normalise == "series":
             moments = series.own_moments(everyone)
         values = series.cut(everyone, 0, max(series.lengths))
-        names = [
-            f"{self.recordings[int(self.source[r])].name} from {int(self.offset[r])} on"
-            for r in rows
-        ]
-        x, observed = clean(values, moments, like, rows=names, start=0)
+        x, observed = clean(values, moments, like, names=series.names, start=0)
         return Batch(x, observed, self.length[rows].to(like.device))
 
 

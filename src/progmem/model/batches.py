@@ -65,7 +65,8 @@ def encode_rows(
     """``model(x, mask, lengths=...)`` on some of the series, cut to the longest of them."""
     lengths = [series.lengths[i] for i in rows]
     values = series.cut(rows, 0, max(lengths))
-    x, observed = clean(values, moments, like, rows=rows, start=0)
+    names = [series.names[i] for i in rows]
+    x, observed = clean(values, moments, like, names=names, start=0)
     complete = int(observed.sum()) == sum(lengths) * x.shape[2]
     sizes = None if len(set(lengths)) == 1 else torch.tensor(lengths, device=like.device)
     return model(x, None if complete else observed, lengths=sizes)

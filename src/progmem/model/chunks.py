@@ -36,11 +36,12 @@ def encode_in_chunks(
     """Encode ``rows``, of one length, ``chunk`` samples at a time, to rows ``index`` of ``out``."""
     length = series.lengths[rows[0]]
     backbone = BackboneStream(model, len(rows))
+    names = [series.names[row] for row in rows]
     token = window = 0
     for start in range(0, length, chunk):
         stop = min(start + chunk, length)
         values = series.cut(rows, start, stop)
-        x, observed = clean(values, moments, backbone.x, rows=rows, start=start)
+        x, observed = clean(values, moments, backbone.x, names=names, start=start)
         final = backbone.push(x, observed, ended=stop == length)
         for target, at, part in (
             (out.tokens, token, final.tokens),

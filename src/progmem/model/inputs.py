@@ -47,11 +47,11 @@ class Moments(NamedTuple):
 
 
 def clean(
-    values: Tensor, moments: Moments, like: Tensor, *, rows: Sequence[int | str], start: int
+    values: Tensor, moments: Moments, like: Tensor, *, names: Sequence[str], start: int
 ) -> tuple[Tensor, Tensor]:
     """Normalised values in the dtype and on the device of ``like``, 0 where missing; and where not.
 
-    ``values`` is float64 (B, L, C) with NaN for missing. ``rows`` and ``start`` say which series
+    ``values`` is float64 (B, L, C) with NaN for missing. ``names`` and ``start`` say which series
     and samples they are, for the message about one that is not finite.
     """
     mean, scale = (t.to(values.device) for t in moments)
@@ -64,7 +64,7 @@ def clean(
         value = values[b, t, c].item()
         why = "" if np.isinf(value) else f", beyond {most:.0e} after normalisation"
         raise InputError(
-            f"series {rows[b]}, sample {start + t}, channel {c} is {value:g}{why}; "
+            f"{names[b]}, sample {start + t}, channel {c} is {value:g}{why}; "
             "mark missing values by NaN"
         )
     x = torch.where(observed, x, 0.0)
@@ -79,17 +79,20 @@ class Series:
 
     arrays: Any  # indexed by series, then by sample
 
-    def __init__(self, x: Any, lengths: Any, cfg: ModelConfig) -> None:
+    def __init__(
+        self, x: Any, lengths: Any, cfg: ModelConfig, names: Sequence[str] | None = None
+    ) -> None:
         if isinstance(x, list | tuple):
+            self.names = names or numbered(len(x))
             if lengths is not None:
                 raise InputError("lengths goes with an array; a list's series have their own")
-            self.arrays = [as_array(s, f"series {i}") for i, s in enumerate(x)]
-            for i, array in enumerate(self.arrays):
+            self.arrays = [as_array(s, name) for s, name in zip(x, self.names, strict=True)]
+            for name, array in zip(self.names, self.arrays, strict=True):
                 if array.ndim != 2:
                     raise InputError(
-                        f"series {i} must be (time, channels), got shape {tuple(array.shape)}"
+                        f"{name} must be (time, channels), got shape {tuple(array.shape)}"
                     )
-                check_samples(array, cfg.channels, f"series {i}: ")
+                check_samples(array, cfg.channels, f"{name}: ")
             self.lengths = [len(array) for array in self.arrays]
         else:
             self.arrays = as_array(x, "x")
@@ -97,6 +100,7 @@ class Series:
             if len(shape) != 3:
                 hint = "; for one series (time, channels) give [x]" if len(shape) == 2 else ""
                 raise InputError(f"x must be (batch, time, channels), got shape {shape}{hint}")
+            self.names = names or numbered(shape[0])
             check_samples(self.arrays, cfg.channels)
             self.lengths = check_lengths(lengths, *shape[:2])
         if not len(self.arrays):
@@ -109,7 +113,7 @@ class Series:
                     else f"; x {shape} is (batch, time, channels)"
                 )
                 raise InputError(
-                    f"series {i} needs at least {cfg.patch} samples, got {length} "
+                    f"{self.names[i]} needs at least {cfg.patch} samples, got {length} "
                     f"(one token is made of that many{how})"
                 )
         first = self.arrays[0]
@@ -231,12 +235,17 @@ def check_lengths(lengths: Any, batch: int, time: int) -> list[int]:
     return [int(n) for n in array]
 
 
-def check_finite(sequence: Tensor, rows: Sequence[int]) -> None:
+def numbered(count: int) -> list[str]:
+    """What series without names are called."""
+    return [f"series {i}" for i in range(count)]
+
+
+def check_finite(sequence: Tensor, names: Sequence[str]) -> None:
     """Refuse to hand out NaN: whatever is not finite in a series shows in its sequence vector."""
     bad = ~sequence.isfinite().all(1)
     if bool(bad.any()):
         raise InputError(
-            f"series {rows[int(bad.nonzero()[0])]} gave values that are not finite in "
+            f"{names[int(bad.nonzero()[0])]} gave values that are not finite in "
             f"{sequence.dtype}; use a float32 or bfloat16 model, or rescale the data"
         )
 

@@ -139,7 +139,7 @@ class PMT(nn.Module):
                 else:
                     index = torch.tensor(rows)
                     encode_in_chunks(self, series, rows, out, index, moments=moments, chunk=chunk)
-        check_finite(out.sequence, range(len(series)))
+        check_finite(out.sequence, series.names)
         return out
 
     def _batches(

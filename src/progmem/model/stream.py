@@ -24,6 +24,7 @@ from progmem.model.inputs import (
     check_samples,
     clean,
     evaluating,
+    numbered,
 )
 from progmem.model.pmt import PMT
 from progmem.model.recent import Recent
@@ -82,15 +83,15 @@ class Stream:
     def _advance(self, values: Tensor, *, ended: bool) -> Encoding:
         if self.ended:
             raise InputError("the stream has ended; start a new Stream for another series")
-        rows = range(self.batch_size)
+        names = numbered(self.batch_size)
         x, observed = clean(
-            values, self.model.stats.moments, self.backbone.x, rows=rows, start=self.samples
+            values, self.model.stats.moments, self.backbone.x, names=names, start=self.samples
         )
         if self.steady is None or ended:
             levels = self.step(x, observed, ended=ended)
         else:
             levels = self.steady.step(self, x, observed)
-        check_finite(self.sequence, rows)
+        check_finite(self.sequence, names)
         self.samples += x.shape[1]
         self.ended = ended
         return self._encoding(levels)

@@ -87,7 +87,8 @@ def finetune(
     known.set_statistics(stats)
     check_finite(data.everything())  # what is only scored too: before anything is trained
     encoder = _first_encoder(cfg, known, stats, pretrained, data.noted)
-    Series([r.values for r in data.recordings], None, encoder.cfg)
+    names = [r.name for r in data.recordings]
+    Series([r.values for r in data.recordings], None, encoder.cfg, names)
     if len(data.test):
         Series(list(data.test), None, encoder.cfg)
     check_observed([r.values for r in data.everything()])
@@ -142,7 +143,9 @@ def _first_encoder(
     if cfg.finetune.encoder != "pmt":
         raise ConfigError("finetune.encoder=vanilla is trained from scratch: leave out --from")
     if not (pretrained / "model").is_dir():
-        raise ConfigError(f"--from must name the folder of a finished run, got {pretrained}")
+        run = pretrained.parent
+        hint = f"; did you mean {run}?" if (run / "model").is_dir() else ""
+        raise ConfigError(f"--from must name the folder of a finished run, got {pretrained}{hint}")
     if "name" in noted and "split" in noted:
         run_folder.check_unseen(pretrained / "model", noted["name"], noted["split"])
     model = saving.load(pretrained / "model")

@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning.fabric import Fabric
 
 from progmem.config import ModelConfig
-from progmem.data.recordings import Recording
+from progmem.data.recordings import Recording, described
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
 from progmem.model.inputs import ChannelStats
@@ -52,6 +52,8 @@ def pretrain(
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
         return _train(fabric, rows, model_cfg, stats, out, cfg, say=None)
+    if say is not None:
+        say(described(recordings))
     if say is not None and rows.channels > int(rows.length.max()):
         say(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "

@@ -10,6 +10,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from progmem.config import ModelConfig
+from progmem.data.dates import COVARIATES
 from progmem.data.recordings import Recording, check_order, columns_of, read_recordings
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
@@ -107,7 +108,9 @@ def read_source(folder: Path) -> dict[str, Any]:
 
 def read_as_trained(path: Path, folder: Path) -> list[Recording]:
     """Recordings read as those of the run in ``folder``: its calendar, columns in its order."""
-    recordings = read_recordings(path, covariates=data_settings(folder).covariates)
+    columns, calendar = columns_before(folder), COVARIATES
+    dated = data_settings(folder).covariates and columns[: len(calendar)] in ((), calendar)
+    recordings = read_recordings(path, covariates=dated)
     check_columns(recordings, folder)
     return recordings
 
