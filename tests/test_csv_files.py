@@ -27,6 +27,7 @@ from progmem.data.recordings import read_recordings
         ("0,10,20\n.3,.1,.2\n", False),
         (",0\n0,.5\n", True),  # with an index
         (",0,1\n7,.5,.2\n", True),
+        (",0\n2024-01-01,.5\n", True),
         (",0\n.3,.5\n", False),
         (",5\n0,.5\n", False),
         ("2,1,0\n.3,.1,.2\n", False),

@@ -36,7 +36,7 @@ def layout(path: Path, *, wide: bool = False) -> Layout:
     first, second = ([_number(cell) for cell in line] for line in [*lines, [], []][:2])
     if None in first:
         return Layout(True, several)
-    if first and lines[0][0] == "" and second and _whole(second[0]):  # pandas' index
+    if first and lines[0][0] == "" and second and _label(second[0]):  # pandas' index
         return Layout(_counts(first[1:]), several)
     above = _climbs(first) and (wide or _counts(first))
     return Layout(above and second != [] and not _climbs(second), several)
@@ -48,8 +48,9 @@ def _climbs(numbers: list[float | None]) -> bool:
     return bool(len(steps) > 1 and steps[0] > 0 and np.allclose(steps, steps[0], atol=0))
 
 
-def _whole(number: float | None) -> bool:
-    return number is not None and number.is_integer()
+def _label(number: float | None) -> bool:
+    """Whether a row may be called that: a whole number, or text."""
+    return number is None or number.is_integer()
 
 
 def _counts(numbers: list[float | None]) -> bool:
