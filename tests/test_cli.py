@@ -65,7 +65,7 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
         dated.to_csv(f"{name}-plain.csv", index=False)
     for kind in ("", "-plain"):
         assert main(["pretrain", f"own{kind}.csv", "-o", f"run{kind}", *SETTINGS]) == 0
-    assert "1 recordings of 250 to 250 samples, 2 channels: load, heat" in capsys.readouterr().out
+    assert "recordings: 1, samples: 250, channels: 2 (load, heat)" in capsys.readouterr().out
     Path("two").mkdir()
     for name in "ab":
         swapped.to_csv(f"two/{name}.csv", index=False)

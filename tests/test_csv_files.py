@@ -30,6 +30,7 @@ from progmem.data.recordings import read_recordings
         (",0\n2024-01-01,.5\n", True),
         (",0\n.3,.5\n", False),
         (",5\n0,.5\n", False),
+        ('""\n1\n2\n', False),  # pandas' way to write a gap of one column
         ("2,1,0\n.3,.1,.2\n", False),
         ("\n\na,b\n1,2\n", True),
         ("\ufeffa\n1\n", True),

@@ -36,7 +36,7 @@ def layout(path: Path, *, wide: bool = False) -> Layout:
     first, second = ([_number(cell) for cell in line] for line in [*lines, [], []][:2])
     if None in first:
         return Layout(True, several)
-    if first and lines[0][0] == "" and second and _label(second[0]):  # pandas' index
+    if len(first) > 1 and lines[0][0] == "" and second and _label(second[0]):  # pandas' index
         return Layout(_counts(first[1:]), several)
     above = _climbs(first) and (wide or _counts(first))
     return Layout(above and second != [] and not _climbs(second), several)

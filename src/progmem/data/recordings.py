@@ -81,11 +81,12 @@ def _check_channels(recordings: Sequence[Recording]) -> None:
 def described(recordings: Sequence[Recording]) -> str:
     """What there is to train on, in a line."""
     lengths = [len(recording.values) for recording in recordings]
+    least, most = min(lengths), max(lengths)
     columns = columns_of(recordings)
     some = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
     return (
-        f"{len(lengths)} recordings of {min(lengths)} to {max(lengths)} samples, "
-        f"{recordings[0].values.shape[1]} channels" + (f": {some}" if columns else "")
+        f"recordings: {len(lengths)}, samples: {least if least == most else f'{least} to {most}'}, "
+        f"channels: {recordings[0].values.shape[1]}" + (f" ({some})" if columns else "")
     )
 
 
