@@ -231,6 +231,16 @@ def test_a_value_too_large_to_train_on_is_named_by_its_recording():
         rows.fetch(torch.tensor([cut]), model, stats, like)
 
 
+def test_recordings_without_a_value_are_told_of(tmp_path):
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    nothing = Recording("nothing", np.full((40, 2), np.nan))
+    said = []
+    embed(model, [made_recordings()[0], nothing], tmp_path / "out", say=said.append)
+    assert said == ["1/2 0: 48 samples", "2/2 nothing: 40 samples, none observed"]
+    with pytest.raises(InputError, match="no recording has an observed value; there is nothing to"):
+        Rows([nothing] * 3, small_config().data).set_statistics(ChannelStats(2))
+
+
 def test_a_failed_embed_leaves_nothing_behind(tmp_path):
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     recordings = made_recordings()[:3]

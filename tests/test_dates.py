@@ -106,6 +106,10 @@ def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path, end):
         ("date\n2024-01-01\n2024-01-02\n", "load.csv has no column beside 'date'"),
         ("date,a\n2024-01-01,1\n2024-01-02,1\n2024-01-04,1\n2024-01-05,1\n2024-01-09,1\n",
          "load.csv: dates must be regular: from 2024-01-02 00:00:00 to 2024-01-04"),
+        ("date,a\n2024-01-04,1\n2024-01-05,1\n2024-01-08,1\n2024-01-09,1\n2024-01-11,1\n",
+         "load.csv: dates are working days without 1 of them, the first 2024-01-10; put rows of"),
+        ("date,a\n2024-01-05,1\n2024-01-08,1\n2024-01-10,1\n2024-01-13,1\n",
+         "load.csv: dates must be regular: from 2024-01-08"),
         ("date,a\n2024-01-01,x\n2024-01-02,1\n2024-01-03,1\n", "column a does not"),
     ],
 )  # fmt: skip

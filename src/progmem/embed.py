@@ -56,8 +56,9 @@ def embed(
                 part, index = files.part(rows), torch.arange(len(rows))
                 encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
                 check_finite(part.sequence, [names[i] for i in rows])
-                for i in rows:
-                    say(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples")
+                for i, observed in zip(rows, part.token_mask.any(1), strict=True):
+                    gone = "" if observed else ", none observed"
+                    say(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{gone}")
         note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}
         write_file(unfinished / "series.json", to_json(note))
         unfinished.rename(out)

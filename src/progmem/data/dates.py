@@ -75,6 +75,12 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
         )
     if _step(index) is not None:
         return index
+    off = _days_off(index)
+    if len(off):
+        raise InputError(
+            f"dates are working days without {len(off)} of them, the first {off[0].date()}; put "
+            "rows of NaN for days off"
+        )
     usual = np.sort(steps)[(len(steps) - 1) // 2]
     row = int(np.argmax(steps != usual)) + 1
     gap = "" if steps[row - 1] < usual else "; where samples are missing, put rows of NaN"
@@ -83,6 +89,16 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
         f"{index[row] - index[row - 1]}, the usual step is "
         f"{pd.Timedelta(int(usual), index.unit)}{gap}"
     )
+
+
+def _days_off(index: "pd.DatetimeIndex") -> "pd.DatetimeIndex":
+    """Working days that are missing, where dates are working days and pass over weekends."""
+    import pandas as pd
+
+    days = pd.bdate_range(index[0], index[-1])
+    steps = index[1:] - index[:-1]
+    weekends = (index[:-1].dayofweek == 4) & (steps == pd.Timedelta(days=3))
+    return days.difference(index) if weekends.any() and index.isin(days).all() else days[:0]
 
 
 def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":

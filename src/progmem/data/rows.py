@@ -77,6 +77,8 @@ class Rows:
             count += np.isfinite(values).sum(0)
             total += np.nansum(values, 0)
             low, high = np.fmin(low, np.fmin.reduce(values)), np.fmax(high, np.fmax.reduce(values))
+        if not count.any():
+            raise InputError("no recording has an observed value; there is nothing to learn from")
         mean = total / np.maximum(count, 1)
         with np.errstate(over="ignore", invalid="ignore"):
             for values in pieces(self.recordings):
