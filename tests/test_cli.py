@@ -112,12 +112,15 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
     assert main(["pretrain", "csv", "-o", "run", *SETTINGS]) == 0
     tune = ["finetune", "x.npy", "--y", "y.npy", "--from", "run", "-o", "tuned", "train.epochs=1"]
     assert main(tune) == 0
+    from_scratch = ["finetune", "csv", "--y", "y.csv", "-o", "scratch", "model.size=tiny"]
+    assert main([*from_scratch, "train.epochs=1"]) == 0
     fit = ["probe", "classify", "nameless/model", "--x", "csv", "--y", "y.csv"]
     assert main(["pretrain", "x.npy", "-o", "nameless", *SETTINGS]) == 0
     assert main([*fit, "-o", "p.skops"]) == 0
     capsys.readouterr()
     for command, where in (
         (["embed", "tuned/model", "swapped", "-o", "out"], "tuned"),
+        (["embed", "scratch/model", "swapped", "-o", "out"], "scratch"),
         ([*fit, "--predict", "swapped", "-o", "p.csv"], "csv"),
         (["probe", "classify", "nameless/model", "--probe", "p.skops", "--predict", "swapped",
           "-o", "p.csv"], "p.skops"),
