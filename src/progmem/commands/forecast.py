@@ -10,7 +10,7 @@ from progmem.data import registry
 from progmem.data.csv_files import read_csv
 from progmem.data.dates import COVARIATES, by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
-from progmem.data.recordings import Recording
+from progmem.data.recordings import Recording, has_calendar
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
@@ -104,7 +104,7 @@ def forecast_series(
 def _check_columns(table: "pd.DataFrame", source: str, run: Path, model: PMT) -> None:
     """Refuse a table whose columns a model would take for others, or for the calendar."""
     known, columns = columns_before(run), tuple(map(str, table.columns))
-    calendar = known[: len(COVARIATES)] == COVARIATES
+    calendar = has_calendar(known)
     if calendar and model.cfg.channels == len(columns):
         raise InputError(
             f"{source} has {len(columns)} columns; {run} was trained on the calendar and "

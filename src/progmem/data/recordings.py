@@ -62,10 +62,15 @@ def without_covariates(recordings: Sequence[Recording]) -> list[Recording]:
     first = len(COVARIATES)
     return [
         r._replace(values=r.values[:, first:], columns=r.columns[first:])
-        if r.columns[:first] == COVARIATES
+        if has_calendar(r.columns)
         else r
         for r in recordings
     ]
+
+
+def has_calendar(columns: tuple[str, ...]) -> bool:
+    """Whether the first of the channels are the time covariates."""
+    return columns[: len(COVARIATES)] == COVARIATES
 
 
 def _check_channels(recordings: Sequence[Recording]) -> None:
@@ -114,7 +119,7 @@ def _read_file(path: Path) -> Iterator[Recording]:
         elif suffix == ".npz":
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-                _check_labels(path, arrays)
+                _refuse_labels(path, arrays)
                 for name, array in arrays.items():
                     yield from _split(f"{path.stem}.{name}", array)
         elif suffix == ".csv":
@@ -128,7 +133,7 @@ def _read_file(path: Path) -> Iterator[Recording]:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _check_labels(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def _refuse_labels(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Refuse a vector with a number for each series of another array: it is no recording."""
     for name, array in arrays.items():
         if array.ndim == 1 and any(a.ndim == 3 and len(a) == len(array) for a in arrays.values()):

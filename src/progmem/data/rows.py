@@ -96,16 +96,11 @@ class Rows:
 
     def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
         """The rows, padded to the longest, normalised as the model does."""
-        arrays = [
-            self.recordings[int(self.source[r])].values[
-                int(self.offset[r]) : int(self.offset[r] + self.length[r])
-            ]
-            for r in rows
-        ]
-        names = [
-            f"{self.recordings[int(self.source[r])].name} from {int(self.offset[r])} on"
-            for r in rows
-        ]
+        sources = [self.recordings[i] for i in self.source[rows].tolist()]
+        starts, ends = self.offset[rows].tolist(), (self.offset + self.length)[rows].tolist()
+        spans = list(zip(sources, starts, ends, strict=True))
+        arrays = [recording.values[start:end] for recording, start, end in spans]
+        names = [f"{recording.name} from {start} on" for recording, start, _ in spans]
         series = Series(arrays, None, cfg, names)
         everyone = range(len(series))
         moments: Moments = stats.moments

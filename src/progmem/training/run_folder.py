@@ -10,8 +10,13 @@ import yaml
 from filelock import FileLock, Timeout
 
 from progmem.config import ModelConfig
-from progmem.data.dates import COVARIATES
-from progmem.data.recordings import Recording, check_order, columns_of, read_recordings
+from progmem.data.recordings import (
+    Recording,
+    check_order,
+    columns_of,
+    has_calendar,
+    read_recordings,
+)
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
@@ -108,11 +113,15 @@ def read_source(folder: Path) -> dict[str, Any]:
 
 def read_as_trained(path: Path, folder: Path) -> list[Recording]:
     """Recordings read as those of the run in ``folder``: its calendar, columns in its order."""
-    columns, calendar = columns_before(folder), COVARIATES
-    dated = data_settings(folder).covariates and columns[: len(calendar)] in ((), calendar)
-    recordings = read_recordings(path, covariates=dated)
+    recordings = read_recordings(path, covariates=reads_calendar(folder))
     check_columns(recordings, folder)
     return recordings
+
+
+def reads_calendar(folder: Path) -> bool:
+    """Whether the run in ``folder`` sees dated series with their time covariates."""
+    columns = columns_before(folder)
+    return data_settings(folder).covariates and (not columns or has_calendar(columns))
 
 
 def check_columns(recordings: Sequence[Recording], folder: Path) -> None:

@@ -1,0 +1,78 @@
+"""Embeddings on disk: those of encode, in order, or none at all."""
+
+import json
+
+import numpy as np
+import pytest
+from training_setup import made_recordings, small_config
+
+import progmem
+from progmem.data.recordings import Recording
+from progmem.data.rows import Rows
+from progmem.embed import embed
+from progmem.errors import InputError
+from progmem.model.inputs import ChannelStats
+
+
+@pytest.mark.parametrize("chunk", [20, 100, 65_536])  # in pieces, two together, all of a length
+@pytest.mark.parametrize("slots", [0, 2])
+def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypatch):
+    monkeypatch.setattr("progmem.embed.CHUNK", chunk)
+    cfg = progmem.ModelConfig(channels=2, size="tiny", slots=slots)
+    model = progmem.PMT(cfg)
+    made = {recording.name: recording for recording in made_recordings()}
+    recordings = [made[name] for name in ("3", "7", "11", "0", "19")]  # three of one length
+    said = []
+    embed(model, recordings, tmp_path / "out", sampling_rate=50.0, say=said.append)
+    assert said[1] == "2/5 7: 39 samples" and len(said) == 5
+    read = {p.stem: np.load(p) for p in (tmp_path / "out").glob("*.npy")}
+    assert ("memory" in read) == (slots > 0)
+    assert json.loads((tmp_path / "out/series.json").read_text())["names"] == [
+        r.name for r in recordings
+    ]
+    for i, recording in enumerate(recordings):
+        z = model.encode(recording.values[None])
+        mine = read["token_series"] == i
+        np.testing.assert_allclose(read["tokens"][mine], z.tokens[0], atol=1e-5)
+        np.testing.assert_array_equal(read["token_mask"][mine], z.token_mask[0])
+        np.testing.assert_array_equal(read["token_spans"][mine], z.token_spans)
+        np.testing.assert_allclose(read["token_times"][mine], z.token_spans / 50)
+        np.testing.assert_allclose(read["sequence"][i], z.sequence[0], atol=1e-5)
+        windows = read["window_series"] == i
+        np.testing.assert_array_equal(read["window_spans"][windows], z.window_spans)
+        if slots:
+            np.testing.assert_allclose(read["memory"][windows], z.memory[0], atol=1e-5)
+            np.testing.assert_allclose(read["eos"][i], z.eos[0], atol=1e-5)
+
+
+def test_recordings_of_one_length_are_embedded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("progmem.embed.SERIES_AT_ONCE", 2)
+    checked = []
+    monkeypatch.setattr("progmem.embed.check_finite", lambda part, names: checked.append(names))
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    lengths = (40, 50, 50, 50, 60, 60, 40)
+    recordings = [Recording(str(i), np.ones((n, 2))) for i, n in enumerate(lengths)]
+    embed(model, recordings, tmp_path / "out", say=lambda _: None)
+    assert checked == [["0"], ["1", "2"], ["3"], ["4", "5"], ["6"]]
+
+
+def test_recordings_without_a_value_are_told_of(tmp_path):
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    nothing = Recording("nothing", np.full((40, 2), np.nan))
+    said = []
+    embed(model, [made_recordings()[0], nothing], tmp_path / "out", say=said.append)
+    assert said == ["1/2 0: 48 samples", "2/2 nothing: 40 samples, none observed"]
+    with pytest.raises(InputError, match="no recording has an observed value; there is nothing to"):
+        Rows([nothing] * 3, small_config().data).set_statistics(ChannelStats(2))
+
+
+def test_a_failed_embed_leaves_nothing_behind(tmp_path):
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    recordings = made_recordings()[:3]
+    recordings[2].values[5, 0] = np.inf
+    with pytest.raises(InputError, match=r"^2, sample 5, channel 0 is inf"):
+        embed(model, recordings, tmp_path / "out", say=lambda _: None)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InputError, match="out exists already; give a new folder"):
+        embed(model, recordings[:2], tmp_path / "out")
