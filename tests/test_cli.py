@@ -131,6 +131,25 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
         assert f"0 has 'heat' where {where} has 'load'" in capsys.readouterr().err, command
 
 
+def test_a_run_without_dates_is_tuned_on_dated_files_without_their_calendar(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dates = pd.date_range("2024-01-01", periods=36, freq="h", name="date")
+    for folder, dated in (("plain", False), ("dated", True)):
+        Path(folder).mkdir()
+        for recording in made_recordings()[:8]:
+            table = pd.DataFrame(recording.values[:36], dates, ["load", "heat"])
+            table.to_csv(f"{folder}/{recording.name}.csv", index=dated)
+    labels = "\n".join(f"{i},{i % 2}" for i in range(8))
+    Path("y.csv").write_text(f"series,label\n{labels}\n")
+    assert main(["pretrain", "plain", "-o", "run", *SETTINGS]) == 0
+    for folder in ("plain", "dated"):
+        tune = ["finetune", folder, "--y", "y.csv", "--from", "run", "-o", f"on-{folder}"]
+        assert main([*tune, "train.epochs=1"]) == 0
+        assert main(["embed", f"on-{folder}/model", folder, "-o", f"of-{folder}"]) == 0
+    plain, dated = (np.load(f"of-{folder}/tokens.npy") for folder in ("plain", "dated"))
+    np.testing.assert_array_equal(plain, dated)
+
+
 def test_columns_are_not_taken_for_the_calendar(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     dates = pd.date_range("2024-01-01", periods=250, freq="h", name="date")

@@ -65,7 +65,7 @@ def finetune(
     """
     if result is not None:
         check_result_file(result, "--result")
-    if pretrained is not None and not run_folder.data_settings(pretrained).covariates:
+    if pretrained is not None and not run_folder.reads_calendar(pretrained):
         read = replace(cfg.run.data, covariates=False)  # as the network was trained
         cfg = replace(cfg, run=replace(cfg.run, data=read))
     if isinstance(source, Labelled):
