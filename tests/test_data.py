@@ -69,6 +69,7 @@ def swapped(folder):
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
         (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
+        (lambda f: (f / "x.csv").write_text('"' + 2**18 * "1"), "x.csv cannot be read: field larg"),
         (lambda f: pd.DataFrame({"a": [3, 1]}).to_csv(f / "x.csv"), "no name and a number"),
         (
             lambda f: (f / "x.csv").write_text("kW\n1,5\n2,5\n"),

@@ -28,8 +28,11 @@ def layout(path: Path, *, wide: bool = False) -> Layout:
     sample, any numbers in equal steps can stand: times, or wave lengths. Where the next line goes
     on like that, both are samples.
     """
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
-        lines = list(islice(csv.reader(stream), 9))
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
+            lines = list(islice(csv.reader(stream), 9))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
     several = any(len(line) > 1 for line in lines)
     if several:
         lines = [line for line in lines if line]
