@@ -8,8 +8,7 @@ from training_setup import assert_same_model, made_recordings, run, small_config
 
 import progmem
 from progmem.data.recordings import Recording, read_recordings
-from progmem.data.resident import Resident, fits
-from progmem.data.rows import Rows
+from progmem.data.rows import DeviceCache, Rows, fits_on_device
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
 from progmem.errors import InputError
 from progmem.model.inputs import ChannelStats
@@ -212,24 +211,24 @@ def test_principal_components_find_the_plane():
 
 
 @pytest.mark.parametrize("normalise", ["channel", "series"])
-def test_resident_rows_are_those_that_are_fetched(normalise):
+def test_cached_rows_are_those_that_are_fetched(normalise):
     """Unequal lengths, a gap and windows of a long recording among them."""
     rows = Rows(made_recordings(), small_config().data)
     cfg = progmem.ModelConfig(channels=2, size="tiny", normalise=normalise)
     model = progmem.PMT(cfg)
     rows.set_statistics(model.stats)
     like = model.tokenizer.conv.weight
-    resident = Resident(rows, cfg, model.stats, like)
+    cache = DeviceCache(rows, cfg, model.stats, like)
     rng = np.random.default_rng(0)
     for count in (1, 3, len(rows)):
         chosen = torch.from_numpy(rng.permutation(len(rows))[:count])
-        ours, theirs = resident.fetch(chosen), rows.fetch(chosen, cfg, model.stats, like)
+        ours, theirs = cache.fetch(chosen), rows.fetch(chosen, cfg, model.stats, like)
         for a, b in zip(ours, theirs, strict=True):
             assert torch.equal(a, b)
-    assert fits(rows, like)
+    assert fits_on_device(rows, like)
 
 
 def test_rows_too_large_to_keep_are_fetched_and_train_the_same(monkeypatch, finished, tmp_path):
-    monkeypatch.setattr("progmem.data.resident.LARGEST", 0)
+    monkeypatch.setattr("progmem.data.rows.LARGEST_CACHE", 0)
     run(tmp_path / "run")
     assert_same_model(tmp_path / "run", finished)

@@ -1,9 +1,12 @@
 """Training rows: whole recordings, or windows cut from those too long to train on at once.
 
-Shapes: B rows, L samples, C channels.
+Where all rows of a run fit on its device they are normalised once and kept there.
+
+Shapes: R rows of a run, B rows of a batch, L samples of the longest, C channels.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +18,9 @@ from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.model.inputs import ChannelStats, Moments, Series, clean
 from progmem.settings import DataConfig
+
+LARGEST_CACHE = 2**30  # bytes of rows that are kept on the device
+PIECE = 1024  # rows normalised at a time
 
 
 class Batch(NamedTuple):
@@ -109,6 +115,47 @@ class Rows:
         values = series.cut(everyone, 0, max(series.lengths))
         x, observed = clean(values, moments, like, names=series.names, start=0)
         return Batch(x, observed, self.length[rows].to(like.device))
+
+
+class DeviceCache:
+    """All rows of a run on the device, as `Rows.fetch` would give them."""
+
+    def __init__(self, rows: Rows, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> None:
+        shape = (len(rows), int(rows.length.max()), rows.channels)
+        self.length = rows.length
+        self.lengths = rows.length.to(like.device)
+        self.x = torch.zeros(shape, dtype=like.dtype, device=like.device)  # (R, L, C)
+        self.observed = torch.zeros(shape, dtype=torch.bool, device=like.device)
+        for first in range(0, len(rows), PIECE):
+            some = torch.arange(first, min(first + PIECE, len(rows)))
+            batch = rows.fetch(some, cfg, stats, like)
+            part = slice(first, first + len(some)), slice(0, batch.x.shape[1])
+            self.x[part], self.observed[part] = batch.x, batch.observed
+
+    def fetch(self, rows: Tensor) -> Batch:
+        """The rows (B,), cut to the longest of them."""
+        length = int(self.length[rows].max())
+        rows = rows.to(self.x.device)
+        return Batch(self.x[rows, :length], self.observed[rows, :length], self.lengths[rows])
+
+
+def fetch_from(
+    rows: Rows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
+) -> Callable[[Tensor], Batch]:
+    """A function that gives the rows of a batch: from a cache on the device where they fit."""
+    if fits_on_device(rows, like):
+        return DeviceCache(rows, cfg, stats, like).fetch
+    return partial(rows.fetch, cfg=cfg, stats=stats, like=like)
+
+
+def fits_on_device(rows: Rows, like: Tensor) -> bool:
+    """Whether all rows may be kept on the device of ``like``, beside what else it has to hold."""
+    samples = len(rows) * int(rows.length.max()) * rows.channels
+    needed = samples * (like.element_size() + 1)
+    if like.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(like.device)
+        return needed <= min(LARGEST_CACHE, free // 4)
+    return needed <= LARGEST_CACHE
 
 
 def pieces(recordings: Iterable[Recording], size: int = 2**20) -> Iterator[np.ndarray]:

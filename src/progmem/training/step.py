@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.data.resident import fetch_from
-from progmem.data.rows import Rows
+from progmem.data.rows import Rows, fetch_from
 from progmem.losses.negatives import overlapping
 from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
 from progmem.model.geometry import count_tokens, count_windows

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.data.resident import fetch_from
-from progmem.data.rows import Rows
+from progmem.data.rows import Rows, fetch_from
 from progmem.finetune_settings import FinetuneConfig
 from progmem.losses.total import Group
 from progmem.training import randomness
