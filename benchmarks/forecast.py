@@ -28,8 +28,8 @@ from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.report.tables import render
 from progmem.settings import RunConfig, read_config
+from progmem.training.initial_model import initial_model, model_for
 from progmem.training.pretrain import pretrain
-from progmem.training.setup import initial_model, model_for
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
 ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",

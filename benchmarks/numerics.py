@@ -20,9 +20,9 @@ from benchmarks.training_step import SETTINGS, made_rows
 from progmem import kernels
 from progmem.model.inputs import ChannelStats
 from progmem.settings import read_config
-from progmem.training.learner import Learner
-from progmem.training.setup import initial_model, make_fabric, model_for
-from progmem.training.step import Step
+from progmem.training.distributed import make_fabric
+from progmem.training.initial_model import initial_model, model_for
+from progmem.training.pretrain import Learner, PretrainTask
 
 TOLERANCE = {"32": 1e-4, "bf16": 0.02}
 Kinds = dict[str, list[Tensor]]
@@ -36,15 +36,12 @@ def first_step(settings: list[str], rows: int, precision: str, *, plain: bool) -
     series.set_statistics(stats)
     fabric = make_fabric(cfg)
     learner = Learner(initial_model(model_for(series, cfg), stats, cfg.train.seed), cfg.loss)
-    if precision == "64":
-        learner.double()
-    learner.to(fabric.device)
-    step = Step(learner, series, cfg, cfg.train.batch_size, 1, fabric.device)
-    step.forward = fabric.setup(learner)
+    task = PretrainTask(learner, series, cfg, total=1, device=fabric.device)
+    wrapped = fabric.setup(learner)
     with kernels.plain_torch() if plain else nullcontext():
-        made = step.make(0)
-        views, _ = step.embed(made, slice(None))
-        loss, _ = step.losses(made, views)
+        batch = task.make_batch(0)
+        views, _ = task.embed(wrapped, batch)
+        loss, _ = task.losses(batch, views)
         fabric.backward(loss)
     found: Kinds = {"loss": [loss], "sequence": [], "memory": [], "tokens": []}
     for view in views:

@@ -30,8 +30,8 @@ from progmem.probes.classify import SEEDS, probe_set
 from progmem.report import record
 from progmem.report.tables import render
 from progmem.settings import PRESETS, read_config
+from progmem.training.initial_model import initial_model, model_for
 from progmem.training.pretrain import pretrain
-from progmem.training.setup import initial_model, model_for
 
 ENCODERS = ("untrained", *PRESETS)
 

@@ -19,9 +19,9 @@ from progmem.data.rows import Rows
 from progmem.model.pmt import PMT
 from progmem.report import record
 from progmem.settings import read_config
-from progmem.training.learner import Learner
-from progmem.training.setup import model_for
-from progmem.training.step import Step
+from progmem.training.initial_model import model_for
+from progmem.training.pretrain import Learner, PretrainTask
+from progmem.training.trainer import compute_loss
 
 BATCHES = (16, 32, 64, 128, 256)
 SETTINGS = ["model.size=tiny", "views.preset=strong"]
@@ -36,14 +36,15 @@ def measure(batch: int) -> dict[str, float]:
     rows = Rows([Recording(str(i), x) for i, x in enumerate(series)], cfg.data)
     torch.manual_seed(0)
     learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
-    step = Step(learner, rows, cfg, batch, STEPS + 1, torch.device("cpu"))
-    small = Step(learner, rows, cfg, 4, STEPS + 1, torch.device("cpu"))
-    torch.autograd.backward(small(0)[0])  # warm-up
+    task = PretrainTask(learner, rows, cfg, total=STEPS + 1, device=torch.device("cpu"))
+    few = task.make_batch(0, batch_size=4)
+    torch.autograd.backward(compute_loss(task, learner, few)[0])  # warm-up
     before = reset_peak_memory()
     seconds = []
     for number in range(STEPS):
         start = time.perf_counter()
-        torch.autograd.backward(step(number)[0])
+        loss, *_ = compute_loss(task, learner, task.make_batch(number))
+        torch.autograd.backward(loss)
         learner.zero_grad()
         seconds.append(time.perf_counter() - start)
     return {"seconds": float(np.median(seconds)), "peak_mb": peak_memory() - before}

@@ -29,13 +29,10 @@ from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
 from progmem.settings import RunConfig, read_config
-from progmem.training import randomness
-from progmem.training.engine import fastest, freeze_unreached
-from progmem.training.learner import Learner, parameter_groups
-from progmem.training.schedule import learning_rate
-from progmem.training.setup import initial_model, make_fabric, model_for
-from progmem.training.step import Step
-from progmem.training.update import Advance, Outcome, Update, make_optimizer, set_rate
+from progmem.training.distributed import make_fabric
+from progmem.training.initial_model import initial_model, model_for
+from progmem.training.metrics import StepMetrics
+from progmem.training.pretrain import pretraining
 
 SETTINGS = ("model.patch=8", "model.patch_stride=4", "model.window=6", "model.stride=3",
             "model.slots=2", "views.preset=strong", "train.seed=0")  # fmt: skip
@@ -50,40 +47,27 @@ class Training(NamedTuple):
     """A training that has begun: ``step`` makes one more whole step."""
 
     step: Callable[[], None]
-    outcomes: list[Outcome]  # of the steps so far
+    metrics: list[StepMetrics]  # of the steps so far
     learner: nn.Module
 
 
-def begin(rows: Rows, cfg: RunConfig, total: int, choose: Callable[..., Advance]) -> Training:
-    """A training as `progmem.training.pretrain` begins it, with the updates of ``choose``."""
-    stats, train = ChannelStats(rows.channels), cfg.train
+def begin(rows: Rows, cfg: RunConfig, total: int, *, record: bool = True) -> Training:
+    """A training as `progmem.training.pretrain` begins it."""
+    stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
-    fabric = make_fabric(cfg)
-    learner = Learner(initial_model(model_for(rows, cfg), stats, train.seed), cfg.loss)
-    learner.to(fabric.device)
-    step = Step(learner, rows, cfg, train.batch_size, total, fabric.device)
-    freeze_unreached(learner, lambda: step(0)[0])
-    groups = parameter_groups(learner, train.weight_decay)
-    optimizer = make_optimizer(groups, train.lr, fabric.device)
-    wrapped, optimizer = fabric.setup(learner, optimizer)
-    step.forward = wrapped
-    advance = choose(Update(step, wrapped, optimizer, fabric, train), fabric, train)
-    outcomes: list[Outcome] = []
+    model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
+    trainer = pretraining(model, rows, cfg, make_fabric(cfg), total=total, record=record)
+    metrics: list[StepMetrics] = []
     numbers = itertools.count()
-
-    def one() -> None:
-        number = next(numbers)
-        set_rate(optimizer, learning_rate(number, total, train))
-        torch.manual_seed(randomness.mixed_seed(train.seed, number, "dropout 0"))
-        outcomes.append(advance(number))
-
-    return Training(one, outcomes, learner)
+    return Training(
+        lambda: metrics.append(trainer.step(next(numbers))), metrics, trainer.task.learner
+    )
 
 
 def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
     """One operation after the other, through torch's own kernels alone."""
     with kernels.plain_torch():
-        training = begin(rows, cfg, total, lambda update, *_: update)
+        training = begin(rows, cfg, total, record=False)
 
     def one() -> None:
         with kernels.plain_torch():
@@ -92,13 +76,8 @@ def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
     return training._replace(step=one)
 
 
-def recorded(rows: Rows, cfg: RunConfig, total: int) -> Training:
-    """As a run does it on this device: on a GPU our kernels in one recorded graph."""
-    return begin(rows, cfg, total, fastest)
-
-
 VARIANTS: dict[str, Callable[[Rows, RunConfig, int], Training]] = {
-    "plain": plain, "as in a run": recorded
+    "plain": plain, "as in a run": begin
 }  # fmt: skip
 
 
@@ -138,7 +117,7 @@ def learn(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
         training = settled.begin(variant, precision)
         for _ in range(settled.steps):
             training.step()
-        curves.append([outcome.read()["loss"] for outcome in training.outcomes])
+        curves.append([metrics.read()["loss"] for metrics in training.metrics])
         weights.append([p.detach().clone() for p in training.learner.parameters()])
     row: dict[str, Any] = {"variant": variant, "precision": precision, "losses": curves[0]}
     if len(curves) == 1:
@@ -164,16 +143,16 @@ def compare(rows: list[dict[str, Any]]) -> None:
 def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
     """Time, peak memory and profile of a step."""
     device = settled.device
-    if device == "cuda":
+    training = settled.begin(variant, precision)
+    if device == "cuda":  # what was needed to begin is not a step's
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    training = settled.begin(variant, precision)
 
     def stretch() -> None:
         for _ in range(STRETCH[device]):
             training.step()
-            while len(training.outcomes) > 1:
-                training.outcomes.pop(0).read()
+            while len(training.metrics) > 1:
+                training.metrics.pop(0).read()
 
     seconds = timing.median_seconds(stretch, device, repeats=settled.repeats) / STRETCH[device]
     peak = None  # with the first step and its recording: a replayed graph allocates nothing

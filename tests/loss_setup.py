@@ -5,7 +5,7 @@ import torch
 from progmem.config import ModelConfig
 from progmem.losses.total import Embedded, draw, total_loss
 from progmem.settings import LossConfig
-from progmem.training.group import OneProcess
+from progmem.training.distributed import OneProcess
 
 B, D = 4, 6
 

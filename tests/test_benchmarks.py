@@ -152,15 +152,15 @@ def test_the_training_benchmark_trains_twice_alike_and_breaks_a_step_down(
 def test_a_training_is_timed_in_stretches_of_steps(monkeypatch):
     steps, reads, timed = [], [], []
 
-    class Told:
+    class Metrics:
         def read(self):
             reads.append(len(steps))
 
     class Ten(training_step.Settled):
         def begin(self, variant, precision):
-            outcomes = []
+            metrics = []
             return training_step.Training(
-                lambda: (steps.append(1), outcomes.append(Told())), outcomes, torch.nn.Module()
+                lambda: (steps.append(1), metrics.append(Metrics())), metrics, torch.nn.Module()
             )
 
     def seconds_of(call, device):
@@ -182,8 +182,8 @@ def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):
 
         def step():
             training.step()
-            training.outcomes[-1] = training.outcomes[-1]._replace(
-                values=2 * training.outcomes[-1].values
+            training.metrics[-1] = training.metrics[-1]._replace(
+                values=2 * training.metrics[-1].values
             )
 
         return training._replace(step=step)
@@ -210,7 +210,7 @@ def test_the_benchmarks_step_is_the_step_of_pretrain(tmp_path):
                 "train.epochs=2", "train.device=cpu", "train.log_every=1"]  # fmt: skip
     cfg = read_config(None, settings)
     rows = training_step.made_rows(12, cfg)
-    training = training_step.recorded(rows, cfg, 4)
+    training = training_step.begin(rows, cfg, 4)
     for _ in range(4):
         training.step()
     model = pretrain(rows.recordings, tmp_path / "run", cfg, say=None)

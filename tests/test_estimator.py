@@ -27,7 +27,7 @@ from progmem import ConfigError, InputError, PMTEncoder
 from progmem.levels import LEVELS
 from progmem.model.batches import consecutive
 from progmem.settings import RunConfig, read_config
-from progmem.training import engine, pretrain
+from progmem.training import pretrain, trainer
 
 # Where scikit-learn's checks and series part: a table of other columns must be refused there, a
 # series of another length is welcome here. Everything else in these checks comes before and holds.
@@ -199,7 +199,7 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
         signal.raise_signal(signal.SIGINT)
         return 1e-3
 
-    monkeypatch.setattr(engine, "learning_rate", interrupt)
+    monkeypatch.setattr(trainer, "learning_rate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         small(epochs=3).fit(made())
 

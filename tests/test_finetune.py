@@ -18,10 +18,10 @@ from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.settings import read_config
 from progmem.training.classifier import Classifier
-from progmem.training.finetune import finetune
-from progmem.training.monitor import Monitor
+from progmem.training.finetune import FinetuneTask, finetune
+from progmem.training.grad_cache import backward_in_parts
+from progmem.training.metrics import MetricsLog
 from progmem.training.run_folder import check_unseen, settle_source, trained_on
-from progmem.training.supervised_step import SupervisedStep, backward_in_parts
 
 
 def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
@@ -30,15 +30,22 @@ def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
     rows = Rows(data.recordings, read_config(None).data)
     cfg = config("train.precision=64", "train.batch_size=12")
     model = progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1)).double()
-    learner = Classifier(model, data.classes, only_head=True).double()
+    learner = Classifier(model, data.classes, only_head=True)
     labels = torch.from_numpy(data.y)
-    step = SupervisedStep(learner, rows, labels, cfg, 12, torch.device("cpu"))
-    told, _, count = backward_in_parts(step, 0, 5, torch.autograd.backward)
-    assert count == 12 and float(told["loss"]) == pytest.approx(math.log(2))
+    task = FinetuneTask(learner, rows, labels, cfg, device=torch.device("cpu"))
+    batch = task.make_batch(0)
+
+    def in_parts():
+        return backward_in_parts(
+            task, learner, batch, parts=5, seed=0, step=0, backward=torch.autograd.backward
+        )
+
+    metrics, _ = in_parts()
+    assert batch.size == 12 and float(metrics["loss"]) == pytest.approx(math.log(2))
     with torch.no_grad():
         learner.head.weight[1, 3] = 2.0
     learner.zero_grad()
-    told, _, _ = backward_in_parts(step, 0, 5, torch.autograd.backward)
+    metrics, _ = in_parts()
     feature = model.encode(np.stack([r.values for r in data.recordings])).sequence[:, 3]
     by_hand = right = slope = 0.0
     for value, label in zip(feature.tolist(), data.y, strict=True):
@@ -46,8 +53,8 @@ def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
         by_hand -= math.log(fast if label else 1 - fast) / 12
         right += (fast > 0.5) == label
         slope += (fast - label) * value / 12
-    assert float(told["loss"]) == pytest.approx(by_hand, rel=1e-9)
-    assert float(told["accuracy"]) == pytest.approx(right / 12)
+    assert float(metrics["loss"]) == pytest.approx(by_hand, rel=1e-9)
+    assert float(metrics["accuracy"]) == pytest.approx(right / 12)
     assert float(learner.head.weight.grad[1, 3]) == pytest.approx(slope, rel=1e-9)
 
 
@@ -97,15 +104,15 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, pretrained, more):
 
 def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, monkeypatch):
     assert threading.current_thread() is threading.main_thread()  # else nobody would listen
-    noted = Monitor.step
+    written = MetricsLog.write
 
     def interrupted(self, step, *rest):
-        noted(self, step, *rest)
+        written(self, step, *rest)
         if step == 3:
             signal.raise_signal(signal.SIGTERM)
 
     cfg, said = config("train.checkpoint_every=100"), []
-    monkeypatch.setattr(Monitor, "step", interrupted)
+    monkeypatch.setattr(MetricsLog, "write", interrupted)
     with pytest.raises(SystemExit) as stopped:
         finetune(made(), tmp_path / "stopped", cfg, say=said.append)
     monkeypatch.undo()
@@ -192,8 +199,8 @@ def test_views_are_shown_and_are_new_every_step(kind):
     shape = progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1)
     learner = Classifier(progmem.PMT(shape), ("slow", "fast"), only_head=False)
     labels = torch.arange(16) % 2
-    step = SupervisedStep(learner, rows, labels, cfg, 16, torch.device("cpu"))
-    first, second, again = (step.make(number).x for number in (0, 1, 0))
+    task = FinetuneTask(learner, rows, labels, cfg, device=torch.device("cpu"))
+    first, second, again = (task.make_batch(number).x for number in (0, 1, 0))
     assert torch.equal(first, again)
     assert torch.equal(first, second) == (kind == "none")
 

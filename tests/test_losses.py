@@ -13,7 +13,7 @@ from progmem.losses.contrast import Bank
 from progmem.losses.hgcl import Level, token_level
 from progmem.losses.total import Embedded, draw, total_loss
 from progmem.settings import LossConfig
-from progmem.training.group import OneProcess
+from progmem.training.distributed import OneProcess
 
 
 @pytest.mark.parametrize("form", ["printed", "soft_positive"])

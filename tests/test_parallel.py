@@ -13,7 +13,7 @@ from two_processes import BATCH, STEPS, SUBSETS, gradients, train_on_labels
 import progmem
 from progmem.data.rows import Rows
 from progmem.training.classifier import Classifier
-from progmem.training.group import split_rows
+from progmem.training.distributed import split_rows
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows
 

@@ -14,10 +14,9 @@ from progmem.data.rows import Rows
 from progmem.finetune_settings import read_finetune_config
 from progmem.model.pmt import PMT
 from progmem.training.finetune import finetune
-from progmem.training.learner import Learner
-from progmem.training.pretrain import pretrain
-from progmem.training.setup import model_for
-from progmem.training.step import Step
+from progmem.training.initial_model import model_for
+from progmem.training.pretrain import Learner, PretrainTask, pretrain
+from progmem.training.trainer import compute_loss
 
 SUBSETS = [c for c in itertools.product([0, 1], repeat=3) if any(c)]
 STEPS = (0, 1)  # a whole batch of an odd number of rows, and the ragged last one of the epoch
@@ -28,15 +27,16 @@ def gradients():
     """Summed gradients of every parameter for each subset of the objectives, by name."""
     found = {}
     for icl, pcl, hgcl in SUBSETS:
-        cfg = small_config(f"loss.icl={icl}", f"loss.pcl={pcl}", f"loss.hgcl={hgcl}")
+        weights = [f"loss.icl={icl}", f"loss.pcl={pcl}", f"loss.hgcl={hgcl}"]
+        cfg = small_config(*weights, "train.precision=64", f"train.batch_size={BATCH}")
         rows = Rows(made_recordings(), cfg.data)
         torch.manual_seed(0)
-        learner = Learner(PMT(model_for(rows, cfg)), cfg.loss).double()
+        learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
         rows.set_statistics(learner.model.stats)
-        step = Step(learner, rows, cfg, BATCH, 10, torch.device("cpu"))
+        task = PretrainTask(learner, rows, cfg, total=10, device=torch.device("cpu"))
         for number in STEPS:
             learner.zero_grad()
-            loss, *_ = step(number)
+            loss, *_ = compute_loss(task, learner, task.make_batch(number))
             loss.backward()
             for name, parameter in learner.named_parameters():
                 if parameter.grad is not None:

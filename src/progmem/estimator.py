@@ -28,8 +28,8 @@ from progmem.levels import at_level, check_level
 from progmem.model.batches import consecutive
 from progmem.model.pmt import PMT, samples_at_once
 from progmem.settings import RunConfig, read_config
+from progmem.training.distributed import choose_device
 from progmem.training.pretrain import pretrain
-from progmem.training.setup import choose_device
 
 SETTINGS = {  # parameter -> the setting of a run it stands for
     "size": "model.size",

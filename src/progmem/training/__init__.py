@@ -1,1 +1,1 @@
-"""Training without labels: one loop, exact resume, any number of processes."""
+"""Training, without labels and with them: one trainer, exact resume, any number of processes."""

@@ -1,4 +1,7 @@
-"""Training with labels: cross-entropy on the sequence level, a linear head or the whole network."""
+"""Training with labels: cross-entropy on the sequence level, a linear head or the whole network.
+
+Shapes: B rows of the global batch, b own rows, L samples, C channels, Y classes.
+"""
 
 import hashlib
 import time
@@ -9,15 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.fabric import Fabric
 from sklearn.metrics import f1_score
+from torch import Tensor, nn
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
-from progmem.data.rows import Rows, check_finite
+from progmem.data.rows import Rows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
 from progmem.finetune_settings import FinetuneConfig, finetune_config
+from progmem.losses.total import Group
 from progmem.model import saving
 from progmem.model.inputs import ChannelStats, Series
 from progmem.model.pmt import PMT
@@ -26,12 +32,10 @@ from progmem.report import record
 from progmem.report.finetune_table import finetune_table
 from progmem.training import randomness, run_folder
 from progmem.training.classifier import Classifier
-from progmem.training.engine import Say, fastest, freeze_unreached, resume, run_updates
-from progmem.training.learner import parameter_groups
-from progmem.training.memory import memory_explained
-from progmem.training.setup import initial_model, make_fabric, model_for
-from progmem.training.supervised_step import SupervisedStep, backward_in_parts
-from progmem.training.update import Update, make_optimizer
+from progmem.training.distributed import make_fabric, split_batch
+from progmem.training.initial_model import initial_model, model_for
+from progmem.training.trainer import Say, build_trainer, parameter_groups, to_device
+from progmem.views import draw_view, make_view
 
 
 class Finetuned(NamedTuple):
@@ -174,47 +178,106 @@ def _train(
     cfg: FinetuneConfig,
     say: Say | None,
 ) -> Classifier:
-    train = cfg.run.train
-    batch_size = min(train.batch_size, len(rows))
-    total = train.epochs * randomness.steps_per_epoch(len(rows), batch_size)
+    train, y = cfg.run.train, data.y[parts.learnt]
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
              "means and scales": saving.weights_sha256(stats),
              "first weights": saving.weights_sha256(encoder),
-             "labels": hashlib.sha256(repr((parts.learnt.tolist(), data.y[parts.learnt].tolist(),
+             "labels": hashlib.sha256(repr((parts.learnt.tolist(), y.tolist(),
                                             data.classes)).encode()).hexdigest()}  # fmt: skip
     learner = Classifier(encoder, data.classes, only_head=cfg.finetune.only_head)
-    if train.precision == "64":
-        learner.double()
-    learner.to(fabric.device)
-    labels = torch.from_numpy(data.y[parts.learnt].astype(np.int64))[rows.source]
-    step = SupervisedStep(learner, rows, labels, cfg, batch_size, fabric.device)
-    with memory_explained(fabric.device):
-        first = step.make(0).rows(slice(0, max(1, batch_size // train.parts)))
-        freeze_unreached(learner, lambda: step.losses(first, step.embed(first, slice(None))[0])[0])
-    optimizer = make_optimizer(_groups(learner, cfg), train.lr, fabric.device)
-    done = resume(out, learner, optimizer, facts, say or (lambda _: None))
-    if done >= total:
-        if say is not None:
-            say(f"{out} has finished its {total} steps")
-        return learner.eval()
-    wrapped, optimizer = fabric.setup(learner, optimizer)
-    step.forward = wrapped
-    update = Update(step, wrapped, optimizer, fabric, train, in_parts=backward_in_parts)
-    run_updates(
-        fabric, learner, optimizer, fastest(update, fabric, train),
-        out=out, cfg=cfg.run, facts=facts, done=done, total=total, say=say,
-    )  # fmt: skip
+    labels = torch.from_numpy(y.astype(np.int64))[rows.source]
+    task = FinetuneTask(learner, rows, labels, cfg, device=fabric.device)
+    total = randomness.total_steps(len(rows), train)
+    trainer = build_trainer(task, fabric, train, total=total)
+    if not trainer.run(out, facts=facts, say=say) and say is not None:
+        say(f"{out} has finished its {total} steps")
     return learner.eval()
 
 
-def _groups(learner: Classifier, cfg: FinetuneConfig) -> list[dict[str, Any]]:
-    """The network's parameters, then the head's with a rate of their own."""
-    decay, lr = cfg.run.train.weight_decay, cfg.run.train.lr
-    groups = parameter_groups(learner.encoder, decay) + [
-        {**group, "factor": cfg.finetune.head_lr / lr}
-        for group in parameter_groups(learner.head, decay)
-    ]
-    return [group for group in groups if group["params"]]
+class LabelledBatch(NamedTuple):
+    """The own rows of a step."""
+
+    size: int  # B
+    group: Group
+    x: Tensor  # (b, L, C)
+    observed: Tensor | None  # (b, L, C)
+    lengths: Tensor  # (b,)
+    y: Tensor  # (b,)
+
+    def rows(self, part: slice) -> "LabelledBatch":
+        """Some of the own rows; the batch is what it was."""
+        observed = None if self.observed is None else self.observed[part]
+        return self._replace(
+            x=self.x[part], observed=observed, lengths=self.lengths[part], y=self.y[part]
+        )
+
+
+class FinetuneTask:
+    """Cross-entropy of a classifier on a batch; all draws are functions of seed and step.
+
+    ``y`` is the class of each row.
+    """
+
+    compares_rows = False
+
+    def __init__(
+        self,
+        learner: Classifier,
+        rows: Rows,
+        y: Tensor,
+        cfg: FinetuneConfig,
+        *,
+        device: torch.device,
+    ) -> None:
+        self.learner = to_device(learner, device, cfg.run.train)
+        self.rows, self.cfg, self.device, self.y = rows, cfg, device, y.to(device)
+        self.batch_size = min(cfg.run.train.batch_size, len(rows))
+        encoder = learner.encoder
+        like = encoder.tokenizer.conv.weight
+        self.fetch = fetch_from(rows, encoder.cfg, encoder.stats, like)
+
+    def make_batch(self, step: int, *, batch_size: int | None = None) -> LabelledBatch:
+        """Rows, their views and their labels."""
+        rows, seed = self.rows, self.cfg.run.train.seed
+        chosen = randomness.batch_rows(len(rows), batch_size or self.batch_size, seed, step)  # (B,)
+        B = len(chosen)
+        group = split_batch(B)
+        own = chosen[group.rows]
+        batch = self.fetch(own)
+        x, observed = batch.x, batch.observed
+        kind = self.cfg.finetune.views
+        if kind != "none":
+            length = int(rows.length[chosen].max())  # of the global batch: draws fit every process
+            x, observed = (F.pad(t, (0, 0, 0, length - t.shape[1])) for t in (x, observed))
+            source = randomness.generator(seed, step, f"finetune {kind}", self.device)
+            draws = draw_view(
+                B, length, rows.channels, self.cfg.run.views, strong=kind == "strong",
+                generator=source,
+            )  # fmt: skip
+            view = make_view(x, observed, batch.lengths, draws.rows(group.rows).to(x.dtype))
+            x, observed = view.x, view.observed
+        mask = observed if rows.gaps else None
+        return LabelledBatch(B, group, x, mask, batch.lengths, self.y[own.to(self.device)])
+
+    def embed(self, learner: nn.Module, batch: LabelledBatch) -> tuple[Tensor, Tensor]:
+        """Scores (b, Y) of the own rows, and their sequence vectors."""
+        return learner(batch.x, batch.observed, batch.lengths)
+
+    def losses(self, batch: LabelledBatch, embedded: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Share of the mean cross-entropy that the own rows have; loss and accuracy of all."""
+        loss = F.cross_entropy(embedded, batch.y, reduction="sum") / batch.size
+        right = (embedded.detach().argmax(1) == batch.y).sum() / batch.size
+        values = batch.group.total(torch.stack([loss.detach(), right.to(loss.dtype)]))
+        return loss, dict(zip(["loss", "accuracy"], values, strict=True))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The network's parameters, then the head's with a rate of their own."""
+        train, head_lr = self.cfg.run.train, self.cfg.finetune.head_lr
+        groups = parameter_groups(self.learner.encoder, train.weight_decay) + [
+            {**group, "factor": head_lr / train.lr}
+            for group in parameter_groups(self.learner.head, train.weight_decay)
+        ]
+        return [group for group in groups if group["params"]]
 
 
 def _score(

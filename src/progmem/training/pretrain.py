@@ -1,26 +1,36 @@
-"""Training without labels."""
+"""Training without labels: two views of each series, embedded and compared (eq. 6).
 
-import copy
+Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens, N windows,
+W window, D width.
+"""
+
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+import torch.nn.functional as F
 from lightning.fabric import Fabric
+from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.data.recordings import Recording, described
-from progmem.data.rows import Rows
+from progmem.data.rows import Rows, fetch_from
 from progmem.data.source import open_source
+from progmem.losses.heads import make_heads
+from progmem.losses.negatives import overlapping
+from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
+from progmem.model.geometry import count_tokens, count_windows, unfold_windows
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
-from progmem.settings import RunConfig
+from progmem.model.twins import for_autocast
+from progmem.settings import LossConfig, RunConfig
 from progmem.training import randomness, run_folder
-from progmem.training.engine import fastest, freeze_unreached, resume, run_updates
-from progmem.training.learner import Learner, parameter_groups
-from progmem.training.memory import memory_explained
-from progmem.training.setup import initial_model, make_fabric, model_for
-from progmem.training.step import Step
-from progmem.training.update import Update, make_optimizer
+from progmem.training.distributed import make_fabric, split_batch
+from progmem.training.initial_model import initial_model, model_for
+from progmem.training.trainer import Say, Trainer, build_trainer, parameter_groups, to_device
+from progmem.views import View, draw_view, make_view
 
 
 def pretrain(
@@ -77,48 +87,163 @@ def _train(
     stats: ChannelStats,
     out: Path,
     cfg: RunConfig,
-    say: Callable[[str], None] | None,
+    say: Say | None,
 ) -> PMT:
     train, tell = cfg.train, say or (lambda _: None)
     if len(rows) < train.batch_size:
         tell(
             f"{len(rows)} rows are fewer than train.batch_size {train.batch_size}: one batch a step"
         )
-    batch_size = min(train.batch_size, len(rows))
-    per_epoch = randomness.steps_per_epoch(len(rows), batch_size)
-    total = train.epochs * per_epoch
-
-    learner = Learner(initial_model(model_cfg, stats, train.seed), cfg.loss)
-    if train.precision == "64":
-        learner.double()
-    learner.to(fabric.device)
-    step = Step(learner, rows, cfg, batch_size, total, fabric.device)
-    with memory_explained(fabric.device):
-        few = copy.copy(step)  # which parameters are reached does not depend on the rows
-        few.batch_size = min(batch_size, 2 * fabric.world_size)
-        freeze_unreached(learner, lambda: few(0)[0])
-    groups = parameter_groups(learner, train.weight_decay)
-    optimizer = make_optimizer(groups, train.lr, fabric.device)
+    total = randomness.total_steps(len(rows), train)
+    model = initial_model(model_cfg, stats, train.seed)
+    trainer = pretraining(model, rows, cfg, fabric, total=total)
     facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
              "means and scales": weights_sha256(stats)}  # fmt: skip
-    done = resume(out, learner, optimizer, facts, tell)
-    wrapped, optimizer = fabric.setup(learner, optimizer)
-    step.forward = wrapped
-    main = fabric.is_global_zero
-    if done >= total:
-        if main:
-            learner.model.save(out / "model")  # the run may have ended between its last two files
+    if not trainer.run(out, facts=facts, say=say):
         tell(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
-        return learner.model.eval()
-    update = Update(step, wrapped, optimizer, fabric, train)
-    run_updates(
-        fabric, learner, optimizer, fastest(update, fabric, train),
-        out=out, cfg=cfg, facts=facts, done=done, total=total, say=say,
-    )  # fmt: skip
-    model = learner.model.eval()
-    if main:
-        model.save(out / "model")
+    model.eval()
+    if fabric.is_global_zero:
+        model.save(out / "model")  # a finished run may have ended before this file
     return model
+
+
+def pretraining(
+    model: PMT, rows: Rows, cfg: RunConfig, fabric: Fabric, *, total: int, record: bool = True
+) -> Trainer:
+    """The trainer of a run of ``total`` steps without labels."""
+    task = PretrainTask(Learner(model, cfg.loss), rows, cfg, total=total, device=fabric.device)
+    return build_trainer(task, fabric, cfg.train, total=total, record=record)
+
+
+class Learner(nn.Module):
+    """Two views of a batch in, what the losses compare out."""
+
+    def __init__(self, model: PMT, cfg: LossConfig) -> None:
+        super().__init__()
+        self.model, self.cfg = model, cfg
+        self.heads = make_heads(model.cfg.dim, cfg)
+
+    def forward(
+        self, views: tuple[View, View], lengths: Tensor, *, gaps: bool, by_time: bool
+    ) -> tuple[tuple[Embedded, Embedded], Tensor]:
+        """Both views embedded, and the first view's sequence vectors (B, D) for diagnostics."""
+        x, observed, time = (torch.cat(pair) for pair in zip(*views, strict=True))
+        z = for_autocast(self.model, x)(x, observed if gaps else None, lengths=lengths.repeat(2))
+        assert z.window_mask is not None
+        precise = torch.promote_types(z.sequence.dtype, torch.float32)  # losses in float32
+        sequence = tokens = memory = token_time = window_time = None
+        if self.cfg.icl:
+            sequence = self.heads["icl"](z.sequence).to(precise)
+        if self.cfg.hgcl:
+            tokens = self.heads["hgcl"](z.tokens).to(precise)
+        if self.cfg.pcl and z.memory is not None:
+            memory = z.memory.to(precise)
+        if by_time:
+            token_time, window_time = self._times(time, z.token_mask, z.window_mask.shape[1])
+        both = Embedded(
+            sequence, memory, tokens, z.token_mask, z.window_mask, token_time, window_time
+        )
+        halves = zip(*((t, t) if t is None else t.chunk(2) for t in both), strict=True)
+        first, second = (Embedded._make(half) for half in halves)
+        return (first, second), z.sequence.detach()[: len(lengths)].float()
+
+    def _times(self, time: Tensor, valid: Tensor, windows: int) -> tuple[Tensor, Tensor]:
+        """Input time of each token's middle, (B, K), and of each window's tokens, (B, N)."""
+        cfg = self.model.cfg
+        token = time.unfold(1, cfg.patch, cfg.patch_stride).mean(2)  # (B, K)
+        total, there = (
+            unfold_windows(t, cfg, windows).sum(2) for t in (token * valid, valid.to(token.dtype))
+        )
+        return token, total / there.clamp(min=1)
+
+
+class PretrainBatch(NamedTuple):
+    """What a step compares, before it is embedded."""
+
+    size: int  # B
+    group: Group
+    views: tuple[View, View]  # of the own rows
+    lengths: Tensor  # (b,)
+    drawn: Drawn
+    pcl_temperature: Tensor
+
+    def rows(self, part: slice) -> "PretrainBatch":
+        """Some of the own rows; what they are compared with is that of the whole batch."""
+        weak, strong = (View._make(t[part] for t in view) for view in self.views)
+        return self._replace(views=(weak, strong), lengths=self.lengths[part])
+
+
+class PretrainTask:
+    """The losses of two views of a batch; all draws are functions of seed and step."""
+
+    compares_rows = True
+
+    def __init__(
+        self, learner: Learner, rows: Rows, cfg: RunConfig, *, total: int, device: torch.device
+    ) -> None:
+        self.learner = to_device(learner, device, cfg.train)
+        self.rows, self.cfg, self.total, self.device = rows, cfg, total, device
+        self.batch_size = min(cfg.train.batch_size, len(rows))
+        self.where = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
+        model, like = learner.model, learner.model.tokenizer.conv.weight
+        self.fetch = fetch_from(rows, model.cfg, model.stats, like)
+
+    def make_batch(self, step: int, *, batch_size: int | None = None) -> PretrainBatch:
+        """Rows, views and negatives of a step."""
+        cfg, rows, seed = self.cfg, self.rows, self.cfg.train.seed
+        chosen = randomness.batch_rows(len(rows), batch_size or self.batch_size, seed, step)  # (B,)
+        B = len(chosen)
+        group = split_batch(B)
+        model = self.learner.model
+        batch = self.fetch(chosen[group.rows])
+        length = int(rows.length[chosen].max())  # of the global batch: draws fit every process
+        pad = length - batch.x.shape[1]
+        x, observed = (F.pad(t, (0, 0, 0, pad)) for t in batch[:2])
+        views = []
+        for name in ("weak", "strong"):
+            source = randomness.generator(seed, step, name, self.device)
+            draws = draw_view(
+                B, length, rows.channels, cfg.views, strong=name == "strong", generator=source
+            )
+            draws = draws.rows(group.rows)
+            views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
+        K = count_tokens(model.cfg, length)
+        place = chosen.to(self.device)
+        overlap = overlapping(*(t[place] for t in self.where))
+        drawn = draw(
+            overlap, K, count_windows(model.cfg, K), model.cfg.slots,
+            count=cfg.loss.negatives,
+            generator=randomness.generator(seed, step, "negatives", self.device),
+        )  # fmt: skip
+        progress = step / max(1, self.total - 1)
+        start, end = cfg.loss.pcl_temperature_start, cfg.loss.pcl_temperature_end
+        temperature = torch.full(
+            (), start + (end - start) * progress, dtype=torch.float64, device=self.device
+        )
+        return PretrainBatch(B, group, (views[0], views[1]), batch.lengths, drawn, temperature)
+
+    def embed(
+        self, learner: nn.Module, batch: PretrainBatch
+    ) -> tuple[tuple[Embedded, Embedded], Tensor]:
+        """Both views of the own rows, and the first view's sequence vectors."""
+        return learner(
+            batch.views, batch.lengths, gaps=self.rows.gaps,
+            by_time=self.cfg.views.align == "time",
+        )  # fmt: skip
+
+    def losses(
+        self, batch: PretrainBatch, embedded: tuple[Embedded, Embedded]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the own rows to be differentiated; it and its parts over all processes."""
+        loss, parts = total_loss(
+            embedded, batch.drawn, batch.group, cfg=self.cfg.loss, model=self.learner.model.cfg,
+            pcl_temperature=batch.pcl_temperature,
+        )  # fmt: skip
+        values = torch.stack([loss.detach(), *(p.detach() for p in parts.values())])
+        return loss, dict(zip(["loss", *parts], batch.group.total(values), strict=True))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return parameter_groups(self.learner, self.cfg.train.weight_decay)
 
 
 if __name__ == "__main__":

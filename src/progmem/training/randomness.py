@@ -5,6 +5,8 @@ import hashlib
 import torch
 from torch import Tensor
 
+from progmem.settings import TrainConfig
+
 
 def generator(
     seed: int, step: int, purpose: str, device: torch.device | str = "cpu"
@@ -21,6 +23,11 @@ def mixed_seed(seed: int, step: int, purpose: str) -> int:
 def steps_per_epoch(rows: int, batch_size: int) -> int:
     """A last short batch is left out only where an epoch has whole ones to spare."""
     return rows // batch_size if rows >= 2 * batch_size else -(-rows // batch_size)
+
+
+def total_steps(rows: int, train: TrainConfig) -> int:
+    """Steps of a whole run; a batch is at most all rows."""
+    return train.epochs * steps_per_epoch(rows, min(train.batch_size, rows))
 
 
 def batch_rows(rows: int, batch_size: int, seed: int, step: int) -> Tensor:

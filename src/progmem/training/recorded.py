@@ -1,9 +1,8 @@
 """A whole update recorded once as a CUDA graph and replayed: the host launches one thing a step.
 
-Draws and views of a step are made as ever, by the plain code, beside the update before it, and
-copied into the tensors that the recorded update reads. What an update tells is copied to the host
-beside the next one and read one step late; a gradient that is not finite is kept from the weights
-on the device meanwhile.
+The batch of a step is made as ever, by the plain code, beside the update before it, and copied into
+the tensors that the recorded update reads. What an update gives is copied to the host beside the
+next one, and read when it has arrived.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,56 +12,58 @@ import torch
 from torch import Tensor
 
 from progmem.model.capture import record, warm_up
-from progmem.training.update import Outcome, Update
 
 
 class RecordedUpdate:
-    """An update of static shapes; a batch of another shape takes the plain path."""
+    """An update of static shapes.
 
-    def __init__(self, plain: Update) -> None:
-        self.plain = plain
+    Args:
+        make_batch: gives the batch of a step, nested tuples of tensors and of what never changes.
+        update: makes one update on such a batch and gives such tuples; it never reads a tensor.
+        optimizer: its weights and moments are put back after the updates of the warm-up.
+    """
+
+    def __init__(
+        self, make_batch: Callable[[int], Any], update: Callable[[Any], Any], optimizer: Any
+    ) -> None:
+        self.make_batch, self.update, self.optimizer = make_batch, update, optimizer
         self.graph: torch.cuda.CUDAGraph | None = None
         self.beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.beside.wait_stream(torch.cuda.current_stream())
         self.taken = torch.cuda.current_stream().record_event()  # the last batch is in its place
 
-    def __call__(self, number: int) -> Outcome:
+    def batch(self, step: int) -> Any:
+        """The batch of a step, made beside the update before it."""
         self.beside.wait_event(self.taken)  # or its memory would be used again too early
         with torch.cuda.stream(self.beside):
-            made = self.plain.step.make(number)
+            batch = self.make_batch(step)
         torch.cuda.current_stream().wait_stream(self.beside)
+        return batch
+
+    def __call__(self, batch: Any) -> tuple[Any, torch.cuda.Event] | None:
+        """What the update gives, on its way to the host, and when it is there.
+
+        The first batch is the one that is recorded; None for a batch of another shape.
+        """
         if self.graph is None:
-            if made.batch < self.plain.step.batch_size:  # the last of an epoch; others follow
-                return self.plain(number)
-            self._record(made)
-        given, kept = list(_tensors(made)), list(_tensors(self.inputs))
+            self._record(batch)
+        given, kept = list(_tensors(batch)), list(_tensors(self.inputs))
         if [t.shape for t in given] != [t.shape for t in kept]:
-            return self.plain(number)
+            return None
         assert self.graph is not None
         torch._foreach_copy_(kept, given)
         self.taken.record()
         self.graph.replay()
-        values, sequence = _to_host(self.values), _to_host(self.sequence)
-        arrived = torch.cuda.current_stream().record_event()
-        return Outcome(number, self.names, values, sequence, made.batch, arrived)
+        found = _mapped(_to_host, self.outputs)
+        return found, torch.cuda.current_stream().record_event()
 
-    def _record(self, made: Any) -> None:
+    def _record(self, batch: Any) -> None:
         """Warm up, undo what that did to weights and moments, then record one update."""
-        self.inputs = _mapped(torch.clone, made)
-        undo = _undo(self.plain.optimizer)
-        warm_up(self._update)
+        self.inputs = _mapped(torch.clone, batch)
+        undo = _undo(self.optimizer)
+        warm_up(lambda: self.update(self.inputs))
         undo()
-        self.graph, _ = record(self._update)
-
-    def _update(self) -> None:
-        told, self.sequence = self.plain.gradients(self.inputs)
-        self.names, self.values = tuple(told), torch.stack(list(told.values()))
-        optimizer = self.plain.optimizer
-        raw = getattr(optimizer, "optimizer", optimizer)  # inside Fabric's wrapper
-        raw.found_inf = (~self.values.isfinite().all()).float()  # 1: leave everything as it is
-        raw.step()
-        del raw.found_inf
-        raw.zero_grad()
+        self.graph, self.outputs = record(lambda: self.update(self.inputs))
 
 
 def _tensors(x: Any) -> Iterator[Tensor]:

@@ -1,20 +1,13 @@
-"""Before the first step: the model's shape and first weights, device, precision, processes."""
-
-import os
-from typing import Any
+"""The model before the first step: its shape, from the training rows, and its first weights."""
 
 import torch
-from lightning.fabric import Fabric
 
 from progmem.config import ModelConfig
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
-from progmem.model.saving import gpu_or_cpu
 from progmem.settings import RunConfig
-
-PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
 
 
 def model_for(rows: Rows, cfg: RunConfig) -> ModelConfig:
@@ -58,32 +51,3 @@ def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
     if cfg.normalise == "channel":
         model.stats.load_state_dict(stats.state_dict())
     return model
-
-
-def choose_device(cfg: RunConfig) -> str:
-    """The kind of device a run is on: as told, or a GPU if there is one."""
-    device = cfg.train.device
-    if device == "auto":
-        device = gpu_or_cpu()
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("train.device is cuda, but no GPU is available here; set auto or cpu")
-    return device
-
-
-def make_fabric(cfg: RunConfig) -> Fabric:
-    """Devices, precision and processes, from the settings and the launcher's environment."""
-    device = choose_device(cfg)
-    precision = cfg.train.precision
-    if precision == "auto":
-        precision = "bf16" if device == "cuda" else "32"
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world)))
-    fabric = Fabric(
-        accelerator=device,
-        devices=local,
-        num_nodes=world // local,
-        strategy="ddp" if world > 1 else "auto",
-        precision=PRECISIONS[precision],
-    )
-    fabric.launch()
-    return fabric

@@ -1,8 +1,6 @@
-"""The training loop: what it leaves, refuses and repeats exactly."""
+"""Training without labels: what a run leaves, refuses and repeats exactly."""
 
-import itertools
 import json
-import math
 import tempfile
 from pathlib import Path
 
@@ -22,13 +20,8 @@ from training_setup import (
 
 import progmem
 from progmem.data.recordings import Recording
-from progmem.errors import ConfigError, InputError, TrainingError
-from progmem.training import diary
-from progmem.training import step as one_step
-from progmem.training.engine import freeze_unreached
+from progmem.errors import ConfigError, InputError
 from progmem.training.pretrain import pretrain
-from progmem.training.randomness import batch_rows, generator, steps_per_epoch
-from progmem.training.schedule import learning_rate
 
 HERE = Path(__file__).parent
 
@@ -102,45 +95,6 @@ def test_somebody_elses_folder_is_left_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
-    total = one_step.total_loss
-
-    def poisoned(*arguments, **settings):
-        loss, parts = total(*arguments, **settings)
-        if len(calls) > 7:
-            parts["pcl"] = parts["pcl"] * math.nan
-            loss = loss * math.nan
-        calls.append(1)
-        return loss, parts
-
-    calls = []
-    monkeypatch.setattr(one_step, "total_loss", poisoned)
-    with pytest.raises(TrainingError, match="step 8: pcl is not a finite number; the last good"):
-        run(tmp_path / "run")
-    from progmem.training.checkpoint import newest_checkpoint
-
-    assert newest_checkpoint(tmp_path / "run/checkpoints", say=print).step == 6
-
-
-def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
-    total = one_step.total_loss
-
-    def poisoned(*arguments, **settings):
-        loss, parts = total(*arguments, **settings)
-        return loss + (0 * loss).clamp(min=0).sqrt(), parts  # 0, but with a slope of 0 * inf
-
-    monkeypatch.setattr(one_step, "total_loss", poisoned)
-    with pytest.raises(TrainingError, match="step 1: gradient is not a finite number"):
-        run(tmp_path / "run")
-
-
-def test_a_collapse_is_warned_about(tmp_path, monkeypatch):
-    monkeypatch.setattr(diary, "COLLAPSED", 1e9)
-    said = []
-    run(tmp_path / "run", say=said.append)
-    assert sum("have collapsed" in line for line in said) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["icl", "pcl", "hgcl"])
 def test_an_objective_alone_teaches_its_scale(tmp_path, name):
@@ -151,23 +105,6 @@ def test_an_objective_alone_teaches_its_scale(tmp_path, name):
     gaps = [json.loads(line)[f"{name}_gap"] for line in lines]
     assert len(gaps) >= 200
     assert np.mean(gaps[190:200]) > np.mean(gaps[:10])
-
-
-def test_effective_rank_and_spread_of_known_vectors():
-    from progmem.training.monitor import health
-
-    assert health(torch.ones(9, 4)) == {"feature_sd": 0.0, "effective_rank": 1.0}
-    square = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
-    assert health(square)["effective_rank"] == pytest.approx(2.0)
-
-
-def test_a_batch_of_one_row_has_no_spread_to_tell_of(tmp_path):
-    cfg = small_config("train.batch_size=2", "train.log_every=1", "train.epochs=1")
-    pretrain(made_recordings()[:3], tmp_path / "run", cfg, say=lambda _: None)
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    two, one = (json.loads(line) for line in lines)
-    assert set(two) - set(one) == {"feature_sd", "effective_rank"}
-    assert np.isfinite(list(one.values())).all()
 
 
 def with_inf():
@@ -221,45 +158,6 @@ def test_other_normalisations_train(tmp_path, normalise):
     assert torch.equal(model.stats.scale, torch.ones(2, dtype=torch.float64))
 
 
-def test_every_epoch_sees_every_row_once_in_a_new_order():
-    assert steps_per_epoch(100, 30) == 3 and steps_per_epoch(50, 30) == 2
-    epochs = [
-        torch.cat([batch_rows(50, 30, 7, step) for step in (2 * e, 2 * e + 1)]) for e in (0, 1)
-    ]
-    assert all(sorted(e.tolist()) == list(range(50)) for e in epochs)
-    assert not torch.equal(*epochs)
-
-
-def test_generators_differ_by_seed_step_and_purpose():
-    draws = {
-        torch.rand(1, generator=generator(*key)).item()
-        for key in [(0, 0, "a"), (0, 0, "b"), (0, 1, "a"), (1, 0, "a"), (0, 10, "a"), (0, 1, "0 a")]
-    }
-    assert len(draws) == 6
-
-
-def test_the_learning_rate_warms_up_and_ends_low():
-    cfg = small_config("train.lr=1e-3", "train.lr_end=1e-5", "train.warmup=0.1")
-    rates = [learning_rate(step, 100, cfg.train) for step in range(100)]
-    assert rates[0] == pytest.approx(1e-4) and max(rates) == rates[9] == pytest.approx(1e-3)
-    assert rates[-1] == pytest.approx(1e-5)
-    assert all(a > b for a, b in itertools.pairwise(rates[10:]))
-
-
-def test_matrices_decay_and_vectors_do_not():
-    from progmem.training.learner import Learner, parameter_groups
-
-    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
-    learner = Learner(model, small_config().loss)
-    groups = parameter_groups(learner, 0.05)
-    assert [group["weight_decay"] for group in groups] == [0.05, 0.0]
-    decay, keep = (group["params"] for group in groups)
-    names = {id(p): n for n, p in learner.named_parameters()}
-    assert len(decay) > 20 and all(names[id(p)].endswith("weight") for p in decay)
-    kept = {names[id(p)].rsplit(".", 1)[-1] for p in keep}
-    assert {"reset", "bias", "cls", "segments", "segment", "gamma", "skip_gate", "taps"} <= kept
-
-
 def test_axes_that_look_swapped_are_asked_about(tmp_path):
     said = []
     rng = np.random.default_rng(0)
@@ -289,12 +187,3 @@ def test_a_run_begun_before_a_setting_existed_goes_on(tmp_path):
     assert any("has finished" in line for line in said)
     with pytest.raises(ConfigError, match=r"train\.parts differ"):
         run(tmp_path / "run", "train.epochs=1", "train.parts=2")
-
-
-def test_parameters_that_no_objective_reaches_are_frozen_and_have_no_gradient():
-    both = torch.nn.ModuleDict({"used": torch.nn.Linear(3, 2), "idle": torch.nn.Linear(3, 2)})
-    freeze_unreached(both, lambda: both["used"](torch.ones(4, 3)).sum())
-    assert {name: p.requires_grad for name, p in both.named_parameters()} == {
-        "used.weight": True, "used.bias": True, "idle.weight": False, "idle.bias": False
-    }  # fmt: skip
-    assert all(p.grad is None for p in both.parameters())

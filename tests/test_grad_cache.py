@@ -1,42 +1,47 @@
-"""A batch in parts: the gradients of the whole, less memory, and a line when memory runs out."""
+"""A batch in parts: the gradients of the whole, less memory."""
 
 import pytest
 import torch
 from training_setup import made_recordings, run, small_config, weights
 
 from progmem.data.rows import Rows
-from progmem.errors import TrainingError
 from progmem.model.pmt import PMT
-from progmem.training.learner import Learner
-from progmem.training.memory import memory_explained
-from progmem.training.setup import model_for
-from progmem.training.step import Step
-from progmem.training.two_pass import backward_in_parts
+from progmem.training.grad_cache import backward_in_parts
+from progmem.training.initial_model import model_for
+from progmem.training.pretrain import Learner, PretrainTask
+from progmem.training.trainer import compute_loss
 
 
-def made_step(*settings, batch=13):
-    cfg = small_config(*settings)
+def made_task(*settings, batch=13):
+    cfg = small_config(*settings, "train.precision=64", f"train.batch_size={batch}")
     rows = Rows(made_recordings(), cfg.data)
     torch.manual_seed(0)
-    learner = Learner(PMT(model_for(rows, cfg)), cfg.loss).double()
+    learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
     rows.set_statistics(learner.model.stats)
-    return Step(learner, rows, cfg, batch, 10, torch.device("cpu"))
+    return PretrainTask(learner, rows, cfg, total=10, device=torch.device("cpu"))
+
+
+def in_parts(task, step, parts):
+    return backward_in_parts(
+        task, task.learner, task.make_batch(step),
+        parts=parts, seed=0, step=step, backward=torch.Tensor.backward,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("parts", [2, 5, 13, 40])
 @pytest.mark.parametrize("settings", [(), ("loss.pcl=0",), ("loss.icl=0", "loss.hgcl=0")])
 def test_parts_add_up_to_the_gradients_of_the_whole(parts, settings):
-    step = made_step(*settings)
-    learner = step.learner
-    loss, told, sequence, count = step(1)
+    task = made_task(*settings)
+    learner = task.learner
+    loss, metrics, sequence = compute_loss(task, learner, task.make_batch(1))
     loss.backward()
     whole = {n: p.grad.clone() for n, p in learner.named_parameters() if p.grad is not None}
     learner.zero_grad()
-    told_again, again, count_again = backward_in_parts(step, 1, parts, torch.Tensor.backward)
-    assert count == count_again
+    metrics_again, again = in_parts(task, 1, parts)
+    assert metrics_again.keys() == metrics.keys()
     torch.testing.assert_close(again, sequence, rtol=1e-10, atol=1e-12)
-    for name, value in told.items():
-        torch.testing.assert_close(told_again[name], value, rtol=1e-10, atol=1e-12)
+    for name, value in metrics.items():
+        torch.testing.assert_close(metrics_again[name], value, rtol=1e-10, atol=1e-12)
     for name, parameter in learner.named_parameters():
         if name in whole:
             largest = whole[name].abs().max().clamp(min=1e-3)
@@ -44,15 +49,16 @@ def test_parts_add_up_to_the_gradients_of_the_whole(parts, settings):
 
 
 def test_with_dropout_both_passes_drop_the_same():
-    step = made_step("model.dropout=0.3")
-    step.learner.train()
-    embed, seen = step.embed, []
-    step.embed = lambda *given: seen.append(embed(*given)) or seen[-1]
-    backward_in_parts(step, 0, 3, torch.Tensor.backward)
+    task = made_task("model.dropout=0.3")
+    task.learner.train()
+    embed, seen = task.embed, []
+    task.embed = lambda *given: seen.append(embed(*given)) or seen[-1]
+    in_parts(task, 0, 3)
     first, second = ([views for views, _ in some] for some in (seen[:3], seen[3:]))
     assert len(second) == 3 and not first[0][0].sequence.requires_grad
     torch.testing.assert_close(second, first, rtol=1e-10, atol=1e-12)
-    parts = [embed(step.make(0), slice(None))[0][0].sequence for _ in range(2)]
+    batch = task.make_batch(0)
+    parts = [embed(task.learner, batch)[0][0].sequence for _ in range(2)]
     assert not torch.equal(*parts)  # drops are really drawn anew
 
 
@@ -76,9 +82,9 @@ def test_less_is_held_when_a_batch_is_taken_in_parts():
             go()
         return most
 
-    step = made_step(batch=24)
-    whole = most_saved(lambda: step(0)[0].backward())
-    parts = most_saved(lambda: backward_in_parts(step, 0, 6, torch.Tensor.backward))
+    task = made_task(batch=24)
+    whole = most_saved(lambda: compute_loss(task, task.learner, task.make_batch(0))[0].backward())
+    parts = most_saved(lambda: in_parts(task, 0, 6))
     assert parts < 0.4 * whole
 
 
@@ -89,20 +95,3 @@ def test_a_run_in_parts_ends_with_the_same_weights(tmp_path):
     ours, theirs = weights(tmp_path / "parts"), weights(tmp_path / "whole")
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-7)  # Adam divides
-
-
-def test_running_out_of_memory_says_what_to_lower():
-    needed = (
-        r"out of memory: \d+\.\d GiB more were needed; lower train.batch_size, or set train.parts"
-    )
-    with pytest.raises(TrainingError, match=needed), memory_explained(torch.device("cpu")):
-        torch.empty(2**50)
-    with pytest.raises(RuntimeError, match="another"), memory_explained(torch.device("cpu")):
-        raise RuntimeError("another")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_running_out_of_gpu_memory_says_how_much_there_is():
-    device = torch.device("cuda", 0)
-    with pytest.raises(TrainingError, match=r"GiB of .* GiB are free"), memory_explained(device):
-        torch.empty(2**45, device=device)

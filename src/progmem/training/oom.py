@@ -12,7 +12,7 @@ ADVICE = "lower train.batch_size, or set train.parts to 2 or more: the same grad
 
 
 @contextmanager
-def memory_explained(device: torch.device) -> Iterator[None]:
+def explain_oom(device: torch.device) -> Iterator[None]:
     """Turn a failed allocation inside into a line that helps."""
     try:
         yield

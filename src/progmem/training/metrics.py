@@ -1,0 +1,170 @@
+"""The metrics of a run: metrics.jsonl, TensorBoard, a progress bar, a warning of collapse.
+
+The metrics of a step are read when the next step has been launched, so that the host never waits
+for a GPU.
+
+Shapes: b own rows, D width.
+"""
+
+import importlib.util
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from progmem.errors import TrainingError
+from progmem.settings import TrainConfig
+
+SHOWN = ("loss", "icl", "pcl", "hgcl", "accuracy")
+COLLAPSED = 1e-3  # feature sd below which a run is warned about
+
+
+class StepMetrics(NamedTuple):
+    """The metrics of one update; on a GPU their values may still be on their way to the host."""
+
+    step: int  # from 0
+    names: tuple[str, ...]
+    values: Tensor  # one a name
+    sequence: Tensor  # (b, D), sequence vectors of the first view
+    rows: int  # of the global batch
+    arrived: torch.cuda.Event | None = None
+
+    def read(self) -> dict[str, float]:
+        """The values by name; one that is not a number ends the run by name."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        values = dict(zip(self.names, self.values.tolist(), strict=True))
+        bad = [name for name, value in values.items() if not math.isfinite(value)]
+        if bad:
+            causes = [name for name in bad if name not in ("loss", "gradient")]
+            names = ", ".join(causes or bad[:1])
+            raise TrainingError(
+                f"step {self.step + 1}: {names} is not a finite number; the last good "
+                "checkpoint is kept. Look for extreme values in the data, or lower train.lr"
+            )
+        return values
+
+
+class MetricsLog:
+    """Writes every step to metrics.jsonl and every few to TensorBoard and the screen.
+
+    Without a ``folder`` it writes nothing, and only looks whether the values are finite.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        train: TrainConfig,
+        *,
+        first: int,
+        total: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self.first, self.total, self.every, self.say = first, total, train.log_every, say
+        self.last: tuple[StepMetrics, float] | None = None
+        self.warned = False
+        self.began = time.perf_counter()
+        self.rows = 0
+        self.file = None if folder is None else (folder / "metrics.jsonl").open("a")
+        self.board = None if folder is None else _tensorboard(folder)
+        self.bar = None if folder is None else _bar(first, total)
+
+    def add(self, metrics: StepMetrics, *, lr: float) -> None:
+        """Keep the metrics of the newest step, and write those of the step before it."""
+        self.flush()
+        self.last = metrics, lr
+
+    def flush(self) -> None:
+        """Write the metrics of the newest step too."""
+        if self.last is not None:
+            metrics, lr = self.last
+            self.last = None
+            values = metrics.read()
+            if self.file is not None:
+                self.write(metrics.step + 1, self._logged(metrics, values, lr), metrics.rows)
+
+    def _logged(
+        self, metrics: StepMetrics, values: dict[str, float], lr: float
+    ) -> dict[str, float]:
+        """What is written of a step: every few steps with the gradient's norm and the spread."""
+        gradient, finished = values.pop("gradient"), metrics.step + 1
+        values |= {"lr": lr}
+        if finished % self.every:
+            return values
+        values |= {"gradient": gradient}
+        if len(metrics.sequence) > 1:  # one vector has no spread
+            values |= spread(metrics.sequence.cpu())
+            if values["feature_sd"] < COLLAPSED and not self.warned:
+                self.warned = True
+                self.say(
+                    f"step {finished}: the sequence vectors have collapsed (feature sd "
+                    f"{values['feature_sd']:.1e}); try other views or a lower lr"
+                )
+        return values
+
+    def write(self, step: int, values: Mapping[str, float], rows: int) -> None:
+        """Write the values of step number ``step`` (from 1), which trained on ``rows`` series."""
+        assert self.file is not None
+        self.rows += rows
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        self.file.flush()
+        rate = self.rows / (time.perf_counter() - self.began)
+        text = "  ".join(f"{name} {values[name]:.3f}" for name in SHOWN if name in values)
+        if self.bar is not None:
+            self.bar.update(0, completed=step, description=f"{text}  {rate:.0f} series/s")
+        if step % self.every == 0 or step == self.total:
+            if self.board is not None:
+                self.board.log_metrics(dict(values), step)
+            if self.bar is None:
+                pace = (time.perf_counter() - self.began) / (step - self.first)
+                left = pace * (self.total - step)
+                print(f"step {step}/{self.total}  {text}  {rate:.0f} series/s  {left:.0f} s left")
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+        if self.board is not None:
+            self.board.finalize("success")
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def spread(sequence: Tensor) -> dict[str, float]:
+    """Spread of sequence vectors (b, D): mean feature sd, effective rank; 0 and 1 on collapse."""
+    centred = (sequence - sequence.mean(0)).double()
+    share = torch.linalg.svdvals(centred) ** 2
+    share = share / share.sum().clamp(min=1e-30)
+    rank = torch.exp(-(share * share.clamp(min=1e-30).log()).sum())
+    return {"feature_sd": float(centred.std(0).mean()), "effective_rank": float(rank)}
+
+
+def _tensorboard(folder: Path) -> Any:
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from lightning.fabric.loggers.tensorboard import TensorBoardLogger
+
+    return TensorBoardLogger(folder, name="tensorboard", version="")
+
+
+def _bar(first: int, total: int) -> Any:
+    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():
+        return None
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, TextColumn("{task.description}"))
+    bar.add_task("", total=total, completed=first)
+    bar.start()
+    return bar

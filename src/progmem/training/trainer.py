@@ -1,0 +1,308 @@
+"""The trainer: what a training needs, one update of the weights, and the loop over updates.
+
+A `progmem.training.task.Task` says what is trained on what; the rest is the same for every one.
+"""
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+
+from progmem import kernels
+from progmem.errors import ConfigError
+from progmem.settings import TrainConfig
+from progmem.training import checkpoint, randomness, run_folder
+from progmem.training.distributed import any_process
+from progmem.training.grad_cache import backward_in_parts
+from progmem.training.metrics import MetricsLog, StepMetrics
+from progmem.training.oom import explain_oom
+from progmem.training.recorded import RecordedUpdate
+from progmem.training.task import Task
+
+Say = Callable[[str], None]
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """A training that is ready to run; `build_trainer` makes it."""
+
+    task: Task
+    optimizer: Any
+    update: Callable[[int], StepMetrics]
+    fabric: Fabric
+    train: TrainConfig
+    total: int  # steps of the whole run
+
+    def run(self, out: Path, *, facts: Mapping[str, Any], say: Say | None) -> bool:
+        """Make the steps that ``out`` has no checkpoint of; whether there were any.
+
+        Metrics and checkpoints are kept in ``out``. ``facts`` are what must not change between the
+        calls that make up a run. With ``say`` None nothing is shown, and no metrics are kept.
+        """
+        tell, main = say or (lambda _: None), self.fabric.is_global_zero
+        done = self.resume(out, facts, tell)
+        if done >= self.total:
+            return False
+        if main:
+            run_folder.cut_metrics(out, done)
+        folder = None if say is None else out
+        log = MetricsLog(folder, self.train, first=done, total=self.total, say=tell)
+        try:
+            with StopSignal() as stop:
+                for number in range(done, self.total):
+                    log.add(self.step(number), lr=self.learning_rate(number))
+                    finished = number + 1
+                    ending = finished == self.total or any_process(self.fabric, stop.asked)
+                    if ending or finished % self.train.checkpoint_every == 0:
+                        log.flush()  # nothing is kept of a step whose values were not looked at
+                        if main:
+                            checkpoint.save_checkpoint(
+                                out / "checkpoints", finished, self.task.learner, self.optimizer,
+                                facts,
+                            )  # fmt: skip
+                    if ending and finished < self.total:
+                        if stop.asked:
+                            tell(
+                                f"stopped after step {finished}; the same command goes on from "
+                                "there"
+                            )
+                        raise SystemExit(stop.exit_code)
+        finally:
+            log.close()
+        return True
+
+    def step(self, number: int) -> StepMetrics:
+        """One step: the learning rate, the seed of the dropout, the update."""
+        set_rate(self.optimizer, self.learning_rate(number))
+        dropout = f"dropout {self.fabric.global_rank}"
+        torch.manual_seed(randomness.mixed_seed(self.train.seed, number, dropout))
+        with explain_oom(self.fabric.device):
+            return self.update(number)
+
+    def learning_rate(self, number: int) -> float:
+        return learning_rate(number, self.total, self.train)
+
+    def resume(self, out: Path, facts: Mapping[str, Any], say: Say) -> int:
+        """Take up the newest good checkpoint, if there is one: the steps already done."""
+        found = checkpoint.newest_checkpoint(out / "checkpoints", say=say)
+        if found is None:
+            return 0
+        differ = [name for name, value in facts.items() if found.facts.get(name) != value]
+        if differ:
+            raise ConfigError(
+                f"{out} was begun with other data: {', '.join(differ)} differ; "
+                "give another folder with -o"
+            )
+        checkpoint.restore(found, self.task.learner, self.optimizer)
+        say(f"going on from step {found.step} of {out}")
+        return found.step
+
+
+def build_trainer(
+    task: Task, fabric: Fabric, train: TrainConfig, *, total: int, record: bool = True
+) -> Trainer:
+    """All that a training of ``total`` steps needs, from a task on its device.
+
+    On one GPU updates are replayed as a CUDA graph, unless ``record`` is off.
+    """
+    with explain_oom(fabric.device):  # which parameters are reached does not depend on the rows
+        few = task.make_batch(0, batch_size=min(task.batch_size, 2 * fabric.world_size))
+        freeze_unreached(task.learner, lambda: compute_loss(task, task.learner, few)[0])
+    optimizer = make_optimizer(task.parameter_groups(), train.lr, fabric.device)
+    learner, optimizer = fabric.setup(task.learner, optimizer)
+    plain = Update(task, learner, optimizer, fabric, train)
+    one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
+    replays = record and one_gpu and train.parts == 1
+    return Trainer(
+        task=task, optimizer=optimizer, update=ReplayedUpdate(plain) if replays else plain,
+        fabric=fabric, train=train, total=total,
+    )  # fmt: skip
+
+
+class Update:
+    """An update launched one operation after the other; its values are read before weights change.
+
+    ``learner`` is Fabric's wrapper of the task's.
+    """
+
+    def __init__(
+        self, task: Task, learner: Any, optimizer: Any, fabric: Fabric, train: TrainConfig
+    ) -> None:
+        self.task, self.learner, self.optimizer = task, learner, optimizer
+        self.fabric, self.train = fabric, train
+
+    def __call__(self, number: int) -> StepMetrics:
+        return self.on_batch(number, self.task.make_batch(number))
+
+    def on_batch(self, number: int, batch: Any) -> StepMetrics:
+        """The update of step ``number``, whose batch is there."""
+        if self.train.parts == 1:
+            found, sequence = self.gradients(batch)
+        else:
+            found, sequence = backward_in_parts(
+                self.task, self.learner, batch,
+                parts=self.train.parts, seed=self.train.seed, step=number,
+                backward=self.backward, apart=self.apart,
+            )  # fmt: skip
+            found["gradient"] = self.clip()
+        values = torch.stack(list(found.values())).cpu()
+        metrics = StepMetrics(number, tuple(found), values, sequence, batch.size)
+        metrics.read()  # nothing that is not finite reaches the weights
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return metrics
+
+    def unread(self, batch: Any) -> tuple[tuple[str, ...], Tensor, Tensor]:
+        """An update that can be recorded, as it reads no tensor: names, values, sequence vectors.
+
+        Where a value is not finite, a flag on the device keeps everything as it is.
+        """
+        found, sequence = self.gradients(batch)
+        values = torch.stack(list(found.values()))
+        raw = self.optimizer.optimizer  # inside Fabric's wrapper
+        raw.found_inf = (~values.isfinite().all()).float()
+        raw.step()
+        del raw.found_inf
+        raw.zero_grad()
+        return tuple(found), values, sequence
+
+    def gradients(self, batch: Any) -> tuple[dict[str, Tensor], Tensor]:
+        """Clipped gradients of a batch; the loss, its parts, the gradient's norm; sequences."""
+        loss, found, sequence = compute_loss(self.task, self.learner, batch)
+        self.backward(loss)
+        return {**found, "gradient": self.clip()}, sequence
+
+    def backward(self, loss: Tensor) -> None:
+        self.fabric.backward(loss * self.fabric.world_size)  # data parallelism will average
+
+    def clip(self) -> Tensor:
+        """Bound the gradient; its norm before that."""
+        norm = self.fabric.clip_gradients(
+            self.learner, self.optimizer, max_norm=self.train.clip, error_if_nonfinite=False
+        )
+        return torch.as_tensor(norm)
+
+    def apart(self) -> AbstractContextManager[None]:
+        """A backward pass that data parallelism is not told of."""
+        return self.fabric.no_backward_sync(self.learner, enabled=self.fabric.world_size > 1)
+
+
+class ReplayedUpdate:
+    """An update replayed as a CUDA graph; a batch of another shape takes the plain path."""
+
+    def __init__(self, plain: Update) -> None:
+        self.plain = plain
+        self.recorded = RecordedUpdate(plain.task.make_batch, plain.unread, plain.optimizer)
+
+    def __call__(self, number: int) -> StepMetrics:
+        batch = self.recorded.batch(number)
+        whole = batch.size == self.plain.task.batch_size  # the last of an epoch may be shorter
+        if not whole or (found := self.recorded(batch)) is None:
+            return self.plain.on_batch(number, batch)
+        (names, values, sequence), arrived = found
+        return StepMetrics(number, names, values, sequence, batch.size, arrived)
+
+
+def compute_loss(
+    task: Task, learner: nn.Module, batch: Any
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """The loss of a batch, to be differentiated; it and its parts by name; sequence vectors."""
+    embedded, sequence = task.embed(learner, batch)
+    loss, metrics = task.losses(batch, embedded)
+    return loss, metrics, sequence
+
+
+def to_device(learner: M, device: torch.device, train: TrainConfig) -> M:
+    """The learner where it is trained, and as exact: in float64 only where that is asked for."""
+    return (learner.double() if train.precision == "64" else learner).to(device)
+
+
+def freeze_unreached(learner: nn.Module, loss: Callable[[], Tensor]) -> None:
+    """Stop asking for gradients of parameters that ``loss`` does not depend on."""
+    with kernels.plain_torch():  # for one step no kernel is worth making
+        torch.autograd.backward(loss())
+    for parameter in learner.parameters():
+        if parameter.grad is None:
+            parameter.requires_grad_(False)
+        parameter.grad = None
+
+
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; norms, biases, slots, CLS and other vectors do not."""
+    decay: list[nn.Parameter] = []
+    keep: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            plain = parameter.dim() < 2 or name.endswith(("reset", "segments", "bias", "taps"))
+            (keep if plain else decay).append(parameter)
+    return [
+        {"params": decay, "weight_decay": weight_decay},
+        {"params": keep, "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(groups: list[dict[str, Any]], lr: float, device: torch.device) -> Any:
+    """AdamW; on a GPU its rate and its steps live there, so that an update can be recorded."""
+    if device.type != "cuda":
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
+    groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.999), fused=True, capturable=True)
+
+
+def set_rate(optimizer: Any, lr: float) -> None:
+    """Set the learning rate; that of a group with a ``factor`` is so many times as large."""
+    for group in optimizer.param_groups:
+        rate = lr * group.get("factor", 1.0)
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def learning_rate(step: int, total: int, train: TrainConfig) -> float:
+    """Linear warm-up to the peak, then a cosine down to the end."""
+    warmup = round(train.warmup * total)
+    if step < warmup:
+        return train.lr * (step + 1) / warmup
+    progress = (step - warmup) / max(1, total - 1 - warmup)
+    return train.lr_end + (train.lr - train.lr_end) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class StopSignal:
+    """While entered, SIGTERM and Ctrl-C are remembered, so that the step can be finished."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __enter__(self) -> "StopSignal":
+        self.before = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self.before[number] = signal.signal(number, self._remember)
+        return self
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    @property
+    def asked(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """143 for SIGTERM, 130 for Ctrl-C; 1 where only another process was told to stop."""
+        return 1 if self.signal is None else 128 + self.signal
