@@ -1,18 +1,23 @@
 """The trainer: its updates, its optimiser, and what it leaves behind."""
 
+import gc
 import itertools
 import math
+import weakref
 
 import pytest
 import torch
+from finetune_setup import config, made
 from training_setup import run, small_config
 
 import progmem
 from progmem.errors import TrainingError
-from progmem.training import pretrain
+from progmem.training import finetune, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.pretrain import Learner
 from progmem.training.trainer import freeze_unreached, learning_rate, parameter_groups
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
@@ -72,3 +77,48 @@ def test_parameters_that_no_objective_reaches_are_frozen_and_have_no_gradient():
         "used.weight": True, "used.bias": True, "idle.weight": False, "idle.bias": False
     }  # fmt: skip
     assert all(p.grad is None for p in both.parameters())
+
+
+@pytest.fixture
+def no_collector():
+    """Nothing is freed but by its last reference."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def watched_trainings(monkeypatch):
+    """Weak references to what every training from now on is made of, by name."""
+    seen, build = [], trainer.build_trainer
+
+    def watched(task, *given, **more):
+        made = build(task, *given, **more)
+        parameter = next(p for p in task.learner.parameters() if p.requires_grad)
+        parts = {
+            "trainer": made, "update": made.update, "optimizer": made.optimizer.optimizer,
+            "task": task, "learner": task.learner, "weights": parameter,
+        }  # fmt: skip
+        seen.append({name: weakref.ref(part) for name, part in parts.items()})
+        return made
+
+    monkeypatch.setattr(pretrain, "build_trainer", watched)
+    monkeypatch.setattr(finetune, "build_trainer", watched)
+    return seen
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_finished_training_is_gone_before_the_next_one_begins(
+    tmp_path, monkeypatch, no_collector, device, parts
+):
+    """A CUDA graph cannot be captured while tensors of another training are being collected."""
+    seen, tensors = watched_trainings(monkeypatch), []
+    more = [f"train.device={device}", f"train.parts={parts}", "train.epochs=1"]
+    for number in range(2):
+        run(tmp_path / f"run {number}", *more)
+        finetune.finetune(made(), tmp_path / f"labels {number}", config(*more), say=None)
+        kept = [name for training in seen for name, part in training.items() if part() is not None]
+        assert kept == [] and len(seen) == 2 * (number + 1)
+        tensors.append(sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects()))
+    assert tensors[0] == tensors[1]
