@@ -1,19 +1,25 @@
 """The trainer: its updates, its optimiser, and what it leaves behind."""
 
+import dataclasses
 import gc
 import itertools
 import math
 import weakref
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 from finetune_setup import config, made
-from training_setup import run, small_config
+from training_setup import made_recordings, run, small_config
 
 import progmem
+from progmem.data.rows import Rows
 from progmem.errors import TrainingError
-from progmem.training import finetune, pretrain, trainer
+from progmem.model.inputs import ChannelStats
+from progmem.training import finetune, pretrain, recorded, trainer
 from progmem.training.checkpoint import newest_checkpoint
+from progmem.training.distributed import make_fabric
+from progmem.training.initial_model import initial_model, model_for
 from progmem.training.pretrain import Learner
 from progmem.training.trainer import freeze_unreached, learning_rate, parameter_groups
 
@@ -122,3 +128,83 @@ def test_a_finished_training_is_gone_before_the_next_one_begins(
         assert kept == [] and len(seen) == 2 * (number + 1)
         tensors.append(sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects()))
     assert tensors[0] == tensors[1]
+
+
+class Graph:
+    """Stands in for a CUDA graph: a replay calls again and writes into the same tensors."""
+
+    def __init__(self, call, outputs, replays):
+        self.call, self.outputs, self.replays = call, outputs, replays
+
+    def replay(self):
+        self.replays.append(1)
+        for kept, new in zip(self.outputs, self.call(), strict=True):
+            if isinstance(kept, torch.Tensor):
+                kept.copy_(new)
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """The replays of updates that are recorded, and here without a GPU."""
+    replays, optimizers, stream = [], [], MagicMock()
+
+    def make_optimizer(groups, lr, device):
+        optimizers.append(torch.optim.AdamW(groups, lr=lr, fused=True))  # as on a GPU
+        return optimizers[-1]
+
+    def record(call):
+        undo = recorded._undo(optimizers[-1])
+        outputs = call()
+        undo()  # a capture runs nothing
+        return Graph(call, outputs, replays), outputs
+
+    monkeypatch.setattr(trainer, "make_optimizer", make_optimizer)
+    monkeypatch.setattr(recorded, "record", record)
+    monkeypatch.setattr(recorded, "warm_up", lambda call: [call() for _ in range(3)])
+    monkeypatch.setattr(recorded, "_to_host", torch.clone)
+    for name in ("Stream", "current_stream", "stream"):
+        monkeypatch.setattr(torch.cuda, name, stream)
+    return replays
+
+
+def small_trainer(*, replayed):
+    cfg = small_config("train.precision=64", "data.longest=60")
+    rows = Rows(made_recordings(), cfg.data)
+    stats = ChannelStats(rows.channels)
+    rows.set_statistics(stats)
+    model = initial_model(model_for(rows, cfg), stats, 0)
+    made = pretrain.pretraining(model, rows, cfg, make_fabric(cfg), total=9)
+    if replayed:
+        made = dataclasses.replace(made, update=trainer.ReplayedUpdate(made.update))
+    return made
+
+
+def test_a_replayed_update_gives_what_a_plain_one_gives(replays):
+    """The shorter last batch of an epoch and batches of another length take the plain path."""
+    plain, replayed = (small_trainer(replayed=replayed) for replayed in (False, True))
+    for number in range(9):
+        assert plain.step(number).read() == replayed.step(number).read()
+    assert 1 < len(replays) < 9
+    weights = replayed.task.learner.state_dict()
+    for name, tensor in plain.task.learner.state_dict().items():
+        assert torch.equal(weights[name], tensor), name
+
+
+def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(replays, monkeypatch):
+    made, total = small_trainer(replayed=True), pretrain.total_loss
+    for number in range(3):
+        made.step(number)
+    before = {name: t.clone() for name, t in made.task.learner.state_dict().items()}
+
+    def poisoned(*arguments, **settings):
+        loss, parts = total(*arguments, **settings)
+        return loss * math.nan, parts
+
+    monkeypatch.setattr(pretrain, "total_loss", poisoned)
+    replays.clear()
+    metrics = made.step(0)  # the one that was recorded: its shape is the right one
+    assert len(replays) == 1
+    for name, tensor in made.task.learner.state_dict().items():
+        assert torch.equal(before[name], tensor), name
+    with pytest.raises(TrainingError, match="step 1: loss is not a finite number"):
+        metrics.read()
