@@ -162,10 +162,11 @@ class Update:
         self.optimizer.zero_grad()
         return metrics
 
-    def unread(self, batch: Any) -> tuple[tuple[str, ...], Tensor, Tensor]:
-        """An update that can be recorded, as it reads no tensor: names, values, sequence vectors.
+    def sync_free(self, batch: Any) -> tuple[tuple[str, ...], Tensor, Tensor]:
+        """An update that never waits for the device, as a CUDA graph wants it.
 
-        Where a value is not finite, a flag on the device keeps everything as it is.
+        Where a value is not finite, a flag on the device keeps everything as it is. Gives the names
+        and values of the metrics, and sequence vectors.
         """
         found, sequence = self.gradients(batch)
         values = torch.stack(list(found.values()))
@@ -202,13 +203,13 @@ class ReplayedUpdate:
 
     def __init__(self, plain: Update) -> None:
         self.plain = plain
-        self.recorded = RecordedUpdate(plain.task.make_batch, plain.unread, plain.optimizer)
+        self.recorded = RecordedUpdate(plain.task.make_batch, plain.sync_free, plain.optimizer)
 
     def __call__(self, number: int) -> StepMetrics:
         batch = self.recorded.batch(number)
         whole = batch.size == self.plain.task.batch_size  # the last of an epoch may be shorter
         if not whole or (found := self.recorded(batch)) is None:
-            return self.plain.on_batch(number, batch)
+            return self.plain.on_batch(number, batch)  # reads, so the device is done with the batch
         (names, values, sequence), arrived = found
         return StepMetrics(number, names, values, sequence, batch.size, arrived)
 
