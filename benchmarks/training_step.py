@@ -6,7 +6,7 @@
 slots, `base`, all objectives, AdamW; bf16 and float32 on a GPU, float32 on a CPU. A step is all
 that a run repeats: rows, views, negatives, forward, losses, backward, the checks, clipping and the
 optimiser; logging and checkpoints are not in it. On a GPU a step's views are made beside the update
-before it, and what it tells is read when the next has been launched: stretches of ten steps are
+before it, and its metrics are read when the next has been launched: stretches of ten steps are
 timed there, and a tenth of one is given.
 
 Every variant trains before anything is timed: its losses must be finite and begin as those of the

@@ -176,6 +176,24 @@ def test_a_training_is_timed_in_stretches_of_steps(monkeypatch):
     assert reads[:5] == [2, 3, 4, 5, 6]  # each when the next was launched
 
 
+def test_the_peak_memory_is_that_of_steps_and_not_of_what_begins_them(monkeypatch):
+    done, metrics = [], []
+
+    class Begun(training_step.Settled):
+        def begin(self, variant, precision):
+            done.append("begin")
+            return training_step.Training(lambda: done.append("step"), metrics, torch.nn.Module())
+
+    for name in ("empty_cache", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: done.append("reset"))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: done.append("peak") or 3 << 20)
+    monkeypatch.setattr(training_step, "profile", lambda *_: done.append("profile"))
+    found = training_step.clock(Begun([], 0, 0, "cuda", 1), "plain", "32")
+    assert found["peak_mb"] == 3.0
+    assert done == ["begin", "reset", *["step"] * 40, "peak", "profile"]
+
+
 def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):
     def double(rows, cfg, total):
         training = training_step.plain(rows, cfg, total)
