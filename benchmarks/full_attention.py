@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.model.attention import AttentionLayer, split_heads
-from progmem.model.rotary import turned, turns
+from progmem.model.layers import AttentionLayer
+from progmem.ops.attention import merge_heads, rotate, rotation, split_heads
 
 
 def attend_written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -32,10 +32,19 @@ def encode_written_out(model: VanillaTransformer, x: Tensor) -> tuple[Tensor, Te
     tokens, _ = model.tokenizer(x)
     rows = torch.cat([model.cls.expand(len(x), 1, -1), tokens], dim=1)  # (B, 1+K, D)
     for layer in layers_of(model):
-        q, k, v = (split_heads(t, model.cfg.heads) for t in layer.project(rows))
-        rows = layer.complete(rows, attend_written_out(turned(q, turns(q)), turned(k, turns(k)), v))
+        q, k, v = _project(layer, rows, model.cfg.heads)
+        rows = layer.complete(rows, merge_heads(attend_written_out(q, k, v)))
     rows = model.norm(rows)
     return rows[:, 1:], rows[:, 0]
+
+
+def _project(
+    layer: AttentionLayer, rows: Tensor, heads: int, first: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys at their positions from ``first`` on, and values: (B, H, T, d) each."""
+    q, k, v = (split_heads(t, heads) for t in layer.project(rows)[1].chunk(3, dim=-1))
+    position = rotation(q, first)
+    return rotate(q, position), rotate(k, position), v
 
 
 def layers_of(model: VanillaTransformer) -> list[AttentionLayer]:
@@ -47,11 +56,9 @@ def encode_causally(model: VanillaTransformer, x: Tensor) -> Tensor:
     """Tokens (B, K, D) of ``model`` where each sees itself and those before, and no CLS."""
     rows, _ = model.tokenizer(x)
     for layer in layers_of(model):
-        q, k, v = (split_heads(t, model.cfg.heads) for t in layer.project(rows))
-        seen = F.scaled_dot_product_attention(
-            turned(q, turns(q)), turned(k, turns(k)), v, is_causal=True
-        )
-        rows = layer.complete(rows, seen)
+        q, k, v = _project(layer, rows, model.cfg.heads)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        rows = layer.complete(rows, merge_heads(seen))
     return model.norm(rows)
 
 
@@ -77,12 +84,10 @@ class CachedAttention:
         self.seen += m
         lower = causal_lower_right(m, self.seen)  # flash attention knows this mask
         for layer, kept in zip(layers_of(self.model), self.cache, strict=True):
-            q, k, v = (split_heads(t, self.model.cfg.heads) for t in layer.project(rows))
-            kept[0, :, :, first : self.seen] = turned(k, turns(k, first))
+            q, k, v = _project(layer, rows, self.model.cfg.heads, first)
+            kept[0, :, :, first : self.seen] = k
             kept[1, :, :, first : self.seen] = v
             past = kept[..., : self.seen, :]
-            seen = F.scaled_dot_product_attention(
-                turned(q, turns(q, first)), past[0], past[1], lower
-            )
-            rows = layer.complete(rows, seen)
+            seen = F.scaled_dot_product_attention(q, past[0], past[1], lower)
+            rows = layer.complete(rows, merge_heads(seen))
         return self.model.norm(rows)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks import timing
 from benchmarks.training_step import SETTINGS, made_rows
-from progmem import kernels
+from progmem import ops
 from progmem.model.inputs import ChannelStats
 from progmem.settings import read_config
 from progmem.training.distributed import make_fabric
@@ -38,7 +38,7 @@ def first_step(settings: list[str], rows: int, precision: str, *, plain: bool) -
     learner = Learner(initial_model(model_for(series, cfg), stats, cfg.train.seed), cfg.loss)
     task = PretrainTask(learner, series, cfg, total=1, device=fabric.device)
     wrapped = fabric.setup(learner)
-    with kernels.plain_torch() if plain else nullcontext():
+    with ops.use_backend("plain") if plain else nullcontext():
         batch = task.make_batch(0)
         views, _ = task.embed(wrapped, batch)
         loss, _ = task.losses(batch, views)

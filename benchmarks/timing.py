@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from progmem.model import capture
+from progmem.ops import cuda_graphs
 from progmem.report import record
 from progmem.report.tables import TABLES
 
@@ -80,9 +80,7 @@ def replayed(call: Call, device: str) -> Call:
     """The call without what launching it costs, for parts too short to time: a CUDA graph of it."""
     if device != "cuda":
         return call
-    capture.warm_up(call)
-    graph, _ = capture.record(call)
-    return graph.replay
+    return cuda_graphs.graphed(call, torch.device(device))
 
 
 def autocast(device: str) -> AbstractContextManager[Any]:

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from benchmarks import timing
-from progmem import kernels
+from progmem import ops
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.model.inputs import ChannelStats
@@ -51,12 +51,18 @@ class Training(NamedTuple):
     learner: nn.Module
 
 
-def begin(rows: Rows, cfg: RunConfig, total: int, *, record: bool = True) -> Training:
-    """A training as `progmem.training.pretrain` begins it."""
+def begin(
+    rows: Rows, cfg: RunConfig, total: int, *, record: bool = True, compiled: bool = False
+) -> Training:
+    """A training as `progmem.training.pretrain` begins it; ``compiled`` for comparison only."""
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
     trainer = pretraining(model, rows, cfg, make_fabric(cfg), total=total, record=record)
+    if compiled:
+        plain = getattr(trainer.update, "plain", trainer.update)
+        plain.learner = torch.compile(plain.learner)
+        trainer.task.losses = torch.compile(trainer.task.losses)  # type: ignore[method-assign]
     metrics: list[StepMetrics] = []
     numbers = itertools.count()
     return Training(
@@ -66,11 +72,11 @@ def begin(rows: Rows, cfg: RunConfig, total: int, *, record: bool = True) -> Tra
 
 def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
     """One operation after the other, through torch's own kernels alone."""
-    with kernels.plain_torch():
+    with ops.use_backend("plain"):
         training = begin(rows, cfg, total, record=False)
 
     def one() -> None:
-        with kernels.plain_torch():
+        with ops.use_backend("plain"):
             training.step()
 
     return training._replace(step=one)

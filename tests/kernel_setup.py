@@ -1,7 +1,9 @@
-"""Where kernels run in the tests, and how they are held to their plain twins."""
+"""Where fused operations run in the tests, and how they are held to their plain forms."""
 
 import pytest
 import torch
+
+from progmem import ops
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 QUIET = [  # what Triton's interpreter warns of
@@ -14,7 +16,20 @@ def drawn(*shape):
     return torch.randn(shape, device=DEVICE, requires_grad=True)
 
 
-def assert_twins(ours, theirs, inputs):
+def fused():
+    """Kernels inside: those of the GPU, or interpreted."""
+    return ops.use_backend("interpreted" if DEVICE == "cpu" else "auto")
+
+
+def in_both_forms(call):
+    """What ``call`` gives fused, and plainly."""
+    with fused():
+        ours = call()
+    with ops.use_backend("plain"):
+        return ours, call()
+
+
+def assert_equal_forms(ours, theirs, inputs):
     """Equal values, and equal gradients of a random weighting of them."""
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     ours, theirs = (x if isinstance(x, tuple) else (x,) for x in (ours, theirs))

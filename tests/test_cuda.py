@@ -133,11 +133,11 @@ def test_cues_are_told_on_the_gpu_as_on_the_cpu():
 
 @pytest.mark.parametrize("autocast, atol", [(False, 1e-5), (True, 0.02)])
 @pytest.mark.parametrize("kind", ["complete", "gaps", "lengths"])
-@pytest.mark.parametrize("window", [6, 40])  # by hand, lean
+@pytest.mark.parametrize("window", [6, 40])  # short, long
 def test_batches_replayed_by_encode_give_what_plain_ones_give(
     window, kind, autocast, atol, monkeypatch
 ):
-    from progmem.model import replayed
+    from progmem.ops import cuda_graphs
 
     cfg = progmem.ModelConfig(
         channels=2, size="tiny", window=window, stride=window // 2, slots=2, patch=4, patch_stride=2
@@ -147,18 +147,18 @@ def test_batches_replayed_by_encode_give_what_plain_ones_give(
         x[:, 100:150] = torch.nan
     if kind == "lengths":
         lengths = [500 - 7 * (i % 2) * i for i in range(11)]
-    recorded, record = [], replayed.record
+    recorded, record = [], cuda_graphs.record
 
     def counted(call, *, device):
         recorded.append(device)
         return record(call, device=device)
 
-    monkeypatch.setattr(replayed, "record", counted)
+    monkeypatch.setattr(cuda_graphs, "record", counted)
     with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
         found = model.encode(x, lengths, batch_size=2)
         assert len(recorded) == 1
         here = model.encode(x.cuda(), lengths, batch_size=2)
-        monkeypatch.setattr(replayed, "LEAST", 100)
+        monkeypatch.setattr(cuda_graphs, "LEAST", 100)
         plain = model.encode(x, lengths, batch_size=2)
     assert len(recorded) == 2
     assert_same(found, plain, atol=atol)

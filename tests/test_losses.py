@@ -9,9 +9,9 @@ from loss_setup import B, draws_for, entry_of, make_embedded, run, setting
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match
-from progmem.losses.contrast import Bank
 from progmem.losses.hgcl import Level, token_level
 from progmem.losses.total import Embedded, draw, total_loss
+from progmem.ops.sampled_contrast import Bank
 from progmem.settings import LossConfig
 from progmem.training.distributed import OneProcess
 

@@ -4,7 +4,9 @@ import pytest
 import torch
 from test_reference import make_model
 
-from progmem.model.pma import lay_out
+from progmem.model.block import lay_out
+from progmem.ops.window_attention import window_attention
+from progmem.ops.windows import unfold_windows
 
 
 def run_blocks(model, tokens, depth):
@@ -16,14 +18,21 @@ def run_blocks(model, tokens, depth):
     layout = lay_out(cfg, valid, torch.tensor([K]), N, gaps=False)
     x, memory = tokens, model.first_memory()
     for block in model.pma_blocks[: depth - 1]:
-        x, scanned = block(x, tokens, memory, layout)
-        memory = None if scanned is None else scanned.memory
+        x, memory = block(x, tokens, memory, layout)
     block = model.pma_blocks[depth - 1]
     below = None if memory is None else memory.expand(1, N, -1, -1).clone()
     if below is not None and not below.requires_grad:
         below.requires_grad_()
-    rows, scanned = block.attend_windows(block.project(x, tokens), below, layout)
-    return rows[0], None if scanned is None else scanned.memory[0], below
+    rows, qkv = block.project(x, tokens)
+    start = weights = known = None
+    if block.slots is not None:
+        start, weights = block.slots.first(), block.slots.weights(block.layer)
+        known = block.slots.gate_below(block.layer, weights, below)
+    attended, memory = window_attention(
+        qkv, start, known, weights, layout, cfg=cfg, training=block.training
+    )
+    rows = block.layer.complete_windows(unfold_windows(rows, cfg, N), attended)
+    return rows[0], None if memory is None else memory[0], below
 
 
 def reached(output, source):

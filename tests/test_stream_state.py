@@ -11,6 +11,7 @@ from stream_setup import assert_same, gappy, join
 from test_reference import make_model
 
 import progmem
+from progmem.ops.neighbourhood_attention import Keys, attend_cls, no_keys
 
 
 def test_a_stream_goes_on_in_another_process(tmp_path):
@@ -120,17 +121,19 @@ def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
         tokens = _run_block(model, block, tokens, model.tokenizer(x)[0])
     for layer in encoder.attention_layers:
         valid = torch.ones(tokens.shape[:2], dtype=torch.bool)
-        tokens, made = encoder.refine(layer, tokens, valid, encoder.no_keys(tokens, encoder.reach))
-        keys.append(encoder.no_keys(tokens, 20).moved_on(made))
+        tokens, made = encoder.refine(layer, tokens, valid, no_keys(tokens, encoder.reach))
+        keys.append(no_keys(tokens, 20).moved_on(made))
     cls = encoder.start(1)
     for layer, last in zip(encoder.attention_layers, keys, strict=True):
-        cls = encoder.summarise(layer, cls, last)
+        q, k, v = layer.project(cls)[1].chunk(3, dim=-1)
+        seen = Keys(k, v, last.valid.new_ones(1, 1)).then(last)
+        cls = layer.complete(cls, attend_cls(q, *seen, heads=encoder.heads))
     torch.testing.assert_close(sequence, encoder.norm(cls).squeeze(1), rtol=0, atol=1e-12)
 
 
 def _run_block(model, block, tokens, signal):
+    from progmem.model.block import lay_out
     from progmem.model.geometry import count_windows
-    from progmem.model.pma import lay_out
 
     K = tokens.shape[1]
     layout = lay_out(

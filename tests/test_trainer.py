@@ -16,7 +16,8 @@ import progmem
 from progmem.data.rows import Rows
 from progmem.errors import TrainingError
 from progmem.model.inputs import ChannelStats
-from progmem.training import finetune, pretrain, recorded, trainer
+from progmem.ops import cuda_graphs
+from progmem.training import finetune, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.distributed import make_fabric
 from progmem.training.initial_model import initial_model, model_for
@@ -153,15 +154,15 @@ def replays(monkeypatch):
         return optimizers[-1]
 
     def record(call):
-        undo = recorded._undo(optimizers[-1])
+        undo = cuda_graphs._undo(optimizers[-1])
         outputs = call()
         undo()  # a capture runs nothing
         return Graph(call, outputs, replays), outputs
 
     monkeypatch.setattr(trainer, "make_optimizer", make_optimizer)
-    monkeypatch.setattr(recorded, "record", record)
-    monkeypatch.setattr(recorded, "warm_up", lambda call: [call() for _ in range(3)])
-    monkeypatch.setattr(recorded, "_to_host", torch.clone)
+    monkeypatch.setattr(cuda_graphs, "record", record)
+    monkeypatch.setattr(cuda_graphs, "warm_up", lambda call: [call() for _ in range(3)])
+    monkeypatch.setattr(cuda_graphs, "_to_host", torch.clone)
     for name in ("Stream", "current_stream", "stream"):
         monkeypatch.setattr(torch.cuda, name, stream)
     return replays
@@ -187,7 +188,7 @@ def test_a_replayed_update_gives_what_a_plain_one_gives(replays):
     for number in range(1, 9):
         assert plain.step(number).read() == replayed.step(number).read()
     whole = [n for n in range(1, 9) if plain.task.make_batch(n).size == 13]
-    assert whole[0] == 2 and replayed.update.recorded.inputs.size == 13
+    assert whole[0] == 2 and replayed.update.graphed.inputs.size == 13
     assert 1 < len(replays) < len(whole) == 4
     weights = replayed.task.learner.state_dict()
     for name, tensor in plain.task.learner.state_dict().items():

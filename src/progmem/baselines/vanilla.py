@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
-from progmem.model.attention import AttentionLayer, Norm, attend, split_heads
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
 from progmem.model.inputs import (
@@ -21,8 +20,9 @@ from progmem.model.inputs import (
     check_tensor,
     evaluating,
 )
-from progmem.model.rotary import turns
+from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
+from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
 
 
 class VanillaTransformer(nn.Module):
@@ -64,8 +64,11 @@ class VanillaTransformer(nn.Module):
         )
 
     def _attend(self, layer: AttentionLayer, rows: Tensor, seen: Tensor | None) -> Tensor:
-        q, k, v = (split_heads(t, self.cfg.heads) for t in layer.project(rows))
-        return layer.complete(rows, attend(q, k, v, seen, q_turn=turns(q), k_turn=turns(k)))
+        rows, qkv = layer.project(rows)
+        q, k, v = (split_heads(t, self.cfg.heads) for t in qkv.chunk(3, dim=-1))
+        position = rotation(q)
+        q, k = rotate(q, position), rotate(k, position)
+        return layer.complete(rows, merge_heads(attend(q, k, v, seen)))
 
     @torch.no_grad()
     def encode(self, x: Any, lengths: Any = None, *, batch_size: int = 64) -> Encoding:

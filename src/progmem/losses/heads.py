@@ -5,11 +5,9 @@ Shapes: D width; "..." is any batch.
 
 from typing import cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem import kernels
-from progmem.model.attention import precision_of
+from progmem.ops.layers import linear, linear_gelu
 from progmem.settings import LossConfig
 
 ICL_WIDTH = 128
@@ -33,10 +31,4 @@ class Head(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
-        if not kernels.fit(x):
-            return cast(Tensor, last(F.gelu(first(x))))
-        from progmem.kernels import biased
-
-        dtype = precision_of(first)
-        h = biased.gelu(F.linear(x.to(dtype), first.weight), first.bias)
-        return biased.linear(h, last.weight.to(dtype), last.bias)
+        return linear(linear_gelu(x, first.weight, first.bias), last.weight, last.bias)

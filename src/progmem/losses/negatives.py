@@ -3,30 +3,10 @@
 Shapes: B sequences, P entries a sequence (slots of windows, tokens or windows), M negatives.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-
-class Negatives(NamedTuple):
-    """A shuffled pool, and for each sequence M places of it that its anchors are told apart from.
-
-    Sequence i takes the places from i P on; after the last place comes the first again.
-    """
-
-    order: Tensor  # (B P,), at each place an entry of the key view
-    mask: Tensor  # (B, M): not of this sequence, not overlapping it in time
-
-    @property
-    def entries(self) -> int:
-        """P, by which sequences are apart."""
-        return len(self.order) // len(self.mask)
-
-
-def circular(x: Tensor, count: int) -> Tensor:
-    """Places (B P, ...) with the first ``count`` once more behind the last."""
-    return torch.cat([x, x[:count]])
+from progmem.ops.sampled_contrast import Negatives, circular
 
 
 def overlapping(recording: Tensor, start: Tensor, length: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from progmem.losses.align import Match
 from progmem.losses.bounded import cut, in_pieces
-from progmem.losses.contrast import Bank, repulsion
+from progmem.ops.sampled_contrast import Bank, repulsion
 
 
 def pcl_loss(

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.losses.align import Match, match
-from progmem.losses.contrast import Bank
 from progmem.losses.hgcl import Level, token_level, window_level, window_means
 from progmem.losses.icl import icl_loss
-from progmem.losses.negatives import Negatives, draw_negatives
+from progmem.losses.negatives import draw_negatives
 from progmem.losses.pcl import pcl_loss
-from progmem.losses.unit import unit
+from progmem.ops.layers import l2_normalize
+from progmem.ops.sampled_contrast import Bank, Negatives
 from progmem.settings import LossConfig
 
 
@@ -119,7 +119,7 @@ def _means(anchors: Tensor, sums: list[Tensor], group: Group) -> tuple[Tensor, .
 
 
 def _icl(both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig) -> dict[str, Tensor]:
-    own = unit(_there(both.sequence))  # (2b, d)
+    own = l2_normalize(_there(both.sequence))  # (2b, d)
     keys = _from_all(own, group).flatten(0, 1)  # (2B, d)
     B = len(keys) // 2
     row = torch.arange(B, device=keys.device)[group.rows]
@@ -136,7 +136,7 @@ def _icl(both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig) -> dict[st
 def _pcl(
     both: Embedded, matched: Match, drawn: Drawn, group: Group, temperature: float | Tensor
 ) -> dict[str, Tensor]:
-    slots = unit(_there(both.memory))  # (2b, N, n, D)
+    slots = l2_normalize(_there(both.memory))  # (2b, N, n, D)
     n = slots.shape[2]
     there = both.window_mask.repeat_interleave(n, dim=1)  # (2b, N n)
     bank = _bank(slots.flatten(1, 2), there, drawn.slots, group)
@@ -155,7 +155,7 @@ def _hgcl(
     cfg: LossConfig,
     model: ModelConfig,
 ) -> dict[str, Tensor]:
-    anchors, valid = unit(_there(both.tokens)), both.token_mask  # (2b, K, D)
+    anchors, valid = l2_normalize(_there(both.tokens)), both.token_mask  # (2b, K, D)
     means = window_means(anchors, valid, model, both.window_mask.shape[1])
     windows = _level(means, both.window_mask, of_windows, drawn.windows, group)
     of_tokens = _match(both.token_time, valid, max(model.patch, model.patch_stride) / 2)

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.model.geometry import count_windows, tokens_until, unfold_windows
-from progmem.model.pma import PMABlock
+from progmem.model.block import PMABlock
+from progmem.model.geometry import count_windows, tokens_until
+from progmem.ops.window_attention import attend_windows, memory_scan, read_carry, window_keys
+from progmem.ops.windows import unfold_windows
 
 
 @dataclass
@@ -92,7 +94,8 @@ class BlockStream:
 
     def _take_in(self, new: Final) -> None:
         state, m = self.state, new.tokens.shape[1]
-        made = torch.cat([*self.block.project(new.tokens, new.signal), new.signal], dim=-1)
+        rows, qkv = self.block.project(new.tokens, new.signal)
+        made = torch.cat([rows, qkv, new.signal], dim=-1)
         state.held = torch.cat([state.held, made], dim=1)
         state.valid = torch.cat([state.valid, new.valid], dim=1)
         self._make_room(m)
@@ -113,17 +116,18 @@ class BlockStream:
         valid = unfold_windows(state.valid, cfg, count)  # (B, count, W)
         alive = valid.any(2)
         rows, q, k, v, _ = unfold_windows(state.held, cfg, count).chunk(5, dim=-1)
-        k, v = block.as_heads(k, rotated=True), block.as_heads(v)
+        k, v = window_keys(k, v, cfg=cfg)
         memory = carry = None
         if block.slots is not None and state.memory is not None:
             below = state.below[:, :count] if state.below is not None else self.first_memory
             assert below is not None
-            scanned = block.slots.scan(
-                block.layer, state.memory, below=below, k=k, v=v,
-                valid=valid, alive=alive,
+            weights = block.slots.weights(block.layer)
+            memory, *carry_kv = memory_scan(
+                state.memory, block.slots.gate_below(block.layer, weights, below), weights, k, v,
+                valid=valid, alive=alive, cfg=cfg, training=False,
             )  # fmt: skip
-            memory, state.memory = scanned.memory, scanned.state
-            carry = scanned.carry
+            state.memory = memory[:, -1].clone()  # a view would keep all windows' alive
+            carry = carry_kv[0], carry_kv[1]
         gaps = _if_any_missing(valid, masked)
         beyond = (count - 1) * cfg.stride + cfg.window - state.copies.shape[1]
         if beyond > 0:  # the last window of a series may reach past its tokens
@@ -134,11 +138,12 @@ class BlockStream:
             if first == last:
                 continue
             part = slice(first, last)
-            out = block.attend_rows(
-                rows[:, part, start:], q[:, part, start:], k[:, part], v[:, part],
+            attended = attend_windows(
+                q[:, part, start:], k[:, part], v[:, part],
                 None if carry is None else (carry[0][:, part], carry[1][:, part]),
-                None if gaps is None else gaps[:, part],
+                None if gaps is None else gaps[:, part], cfg=cfg,
             )  # fmt: skip
+            out = block.layer.complete(rows[:, part, start:], attended)
             self._keep(out, first * cfg.stride, start)
         state.window += count
         state.done = 0
@@ -154,16 +159,16 @@ class BlockStream:
         if length == state.done:
             return
         rows, q, k, v, _ = state.held[:, None, start:].chunk(5, dim=-1)
-        k, v = block.as_heads(k, rotated=True), block.as_heads(v)
+        k, v = window_keys(k, v, cfg=cfg)
         carry = None
         if block.slots is not None and state.memory is not None:
-            slots = block.slots
-            _, _, carry_k, carry_v = slots.read_carry(block.layer, state.memory, slots.ready())
+            weights = block.slots.weights(block.layer)
+            _, _, carry_k, carry_v = read_carry(state.memory, weights, cfg=cfg)
             carry = carry_k[:, None], carry_v[:, None]
         gaps = _if_any_missing(state.valid[:, None, start:], masked)
         fresh = slice(state.done, None)
-        out = block.attend_rows(rows[:, :, fresh], q[:, :, fresh], k, v, carry, gaps)
-        self._keep(out, start, state.done)
+        attended = attend_windows(q[:, :, fresh], k, v, carry, gaps, cfg=cfg)
+        self._keep(block.layer.complete(rows[:, :, fresh], attended), start, state.done)
         state.done = length
 
     def _keep(self, rows: Tensor, start: int, position: int) -> None:
@@ -183,13 +188,13 @@ class BlockStream:
 
     def _emit(self, final: int, base: int, memory: Tensor | None, alive: Tensor) -> Final:
         """Pool the tokens up to number ``final``."""
-        state, D = self.state, self.cfg.dim
+        block, state, D = self.block, self.state, self.cfg.dim
         part = slice(state.emitted - base, max(final, state.emitted) - base)
         state.emitted = max(final, state.emitted)
         valid, held = state.valid[:, part], state.held[:, part]
-        tokens = self.block.pool(
-            state.copies[:, part], state.filled[None, part], held[..., :D], valid
-        )
+        exists = state.filled[None, part]
+        merged = block.aggregator.of_copies(state.copies[:, part], exists)
+        tokens = block.complete(merged, exists, held[..., :D], valid)
         return Final(tokens, held[..., -D:], valid, memory, alive)
 
     def _forget(self, tokens: int) -> None:

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from progmem.encoding import Encoding
-from progmem.model.attention import AttentionLayer, split_heads
 from progmem.model.backbone_stream import BackboneStream
 from progmem.model.batches import put
-from progmem.model.encoder import Keys
 from progmem.model.inputs import Moments, Series, clean
+from progmem.model.layers import AttentionLayer
+from progmem.ops.attention import merge_heads, split_heads
+from progmem.ops.neighbourhood_attention import Keys, no_keys
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
@@ -65,7 +66,7 @@ def _encode_stored(model: "PMT", out: Encoding, index: Tensor, tokens: int, *, s
     encoder, like = model.encoder, model.encoder.cls
     cls = encoder.start(len(index))
     for i, layer in enumerate(encoder.attention_layers):
-        before = encoder.no_keys(cls, encoder.reach)
+        before = no_keys(cls, encoder.reach)
         gathered = _RunningAttention(layer, cls, encoder.heads)
         for start in range(0, tokens, step):
             part = slice(start, min(start + step, tokens))
@@ -76,7 +77,7 @@ def _encode_stored(model: "PMT", out: Encoding, index: Tensor, tokens: int, *, s
             before = before.moved_on(keys)
             last = i == len(encoder.layers) - 1
             put(out.tokens, index, start, encoder.finish(x, valid) if last else x)
-        cls = layer.complete(cls, gathered.result().to(like.dtype))
+        cls = layer.complete(cls, merge_heads(gathered.result().to(like.dtype)))
     return encoder.norm(cls).squeeze(1)
 
 
@@ -84,7 +85,8 @@ class _RunningAttention:
     """Attention of CLS over keys that come in pieces: a softmax kept as maximum, sum, average."""
 
     def __init__(self, layer: AttentionLayer, cls: Tensor, heads: int) -> None:
-        q, k, v = (split_heads(t, heads) for t in layer.project(cls))  # (B, H, 1, d)
+        _, qkv = layer.project(cls)
+        q, k, v = (split_heads(t, heads) for t in qkv.chunk(3, dim=-1))  # (B, H, 1, d)
         self.heads = heads
         self.q = q.to(torch.promote_types(q.dtype, torch.float32)) * q.shape[-1] ** -0.5
         self.most = (self.q * k).sum(-1, keepdim=True)  # CLS sees itself: (B, H, 1, 1)

@@ -1,16 +1,13 @@
-"""Where tokens and windows lie: counts, existence, spans, and the moves between the two layouts.
+"""Where tokens and windows lie: counts, existence, spans.
 
-Window w (from 0) covers tokens wS .. wS+W-1. A token in window w at position j is its copy
-number r = j // S there, so copy 0 comes from the newest window that holds the token.
+Window w (from 0) covers tokens wS .. wS+W-1.
 
-Shapes: B series, L samples, K tokens, N windows, W window, S stride, O copies, D width.
+Shapes: B series, L samples, K tokens, N windows, W window, S stride.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from progmem import kernels
 from progmem.config import ModelConfig
 
 
@@ -56,36 +53,3 @@ def window_spans(cfg: ModelConfig, start: int, stop: int, *, tokens: int) -> Ten
     first = torch.arange(start, stop) * cfg.stride
     last = (first + cfg.window).clamp(max=tokens) - 1
     return torch.stack([first * cfg.patch_stride, last * cfg.patch_stride + cfg.patch], dim=1)
-
-
-def covered(cfg: ModelConfig, windows: int) -> int:
-    """Tokens from the start of the first of ``windows`` windows to the end of the last."""
-    return (windows - 1) * cfg.stride + cfg.window
-
-
-def unfold_windows(x: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
-    """Tokens (B, K, ...) laid out as windows (B, N, W, ...), zero past the last token."""
-    length = covered(cfg, windows)
-    if x.shape[1] < length:
-        x = F.pad(x, (*(0, 0) * (x.dim() - 2), 0, length - x.shape[1]))
-    elif x.shape[1] > length:
-        x = x[:, :length]  # tokens of no window
-    if kernels.fit(x) and x.dim() == 3 and x.requires_grad:
-        from progmem.kernels import windows as by_kernel
-
-        return by_kernel.unfold(x, cfg.window, cfg.stride)
-    return x.unfold(1, cfg.window, cfg.stride).movedim(-1, 2)  # (B, N, W, ...)
-
-
-def align_copies(rows: Tensor, cfg: ModelConfig, tokens: int) -> Tensor:
-    """Windows (B, N, W, D) laid out as copies of the first ``tokens`` tokens: (B, K, O, D).
-
-    Position rS+i of window w is copy r of token (w+r)S+i: each copy number is a stretch of
-    windows moved right by r strides. Cells that no window fills are zero.
-    """
-    B, N, W, D = rows.shape
-    O, S = cfg.overlap, cfg.stride
-    strides = F.pad(rows, (0, 0, 0, O * S - W)).view(B, N, O, S, D)
-    moved = [F.pad(strides[:, :, r], (0, 0, 0, 0, r, O - 1 - r)) for r in range(O)]
-    copies = torch.stack(moved, dim=3).view(B, (N + O - 1) * S, O, D)
-    return F.pad(copies, (0, 0, 0, 0, 0, tokens - copies.shape[1]))

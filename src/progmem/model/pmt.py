@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem import kernels
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model import saving
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
+from progmem.model.block import PMABlock, lay_out
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.encoder import NeighbourhoodEncoder
-from progmem.model.geometry import count_tokens, count_windows, covered, token_spans, window_spans
+from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.inputs import (
     ChannelStats,
     Series,
@@ -28,9 +28,9 @@ from progmem.model.inputs import (
     check_tensor,
     evaluating,
 )
-from progmem.model.pma import PMABlock, lay_out
-from progmem.model.replayed import Replayed, watched
 from progmem.model.tokenizer import Tokenizer
+from progmem.ops import cuda_graphs
+from progmem.ops.windows import covered
 
 SERIES_AT_ONCE = 64  # of a batch; on a GPU, where launches are what short series cost, more
 SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
@@ -76,18 +76,18 @@ class PMT(nn.Module):
         short = max(0, covered(cfg, N) - K)  # filled up once, so that windows are views everywhere
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
         layout = lay_out(cfg, all_valid, counts, N, gaps=mask is not None)
-        tokens, memory, scanned = signal, self.first_memory(), None
+        tokens, memory, eos = signal, self.first_memory(), None
         for block in self.blocks:
-            tokens, scanned = block(tokens, signal, memory, layout)
-            memory = None if scanned is None else scanned.memory
+            tokens, memory = block(tokens, signal, memory, layout)
         tokens, sequence = self.encoder(tokens[:, :K], valid, gaps=layout.gaps)
         if memory is not None:
+            eos = memory[:, -1].mean(1)  # windows that do not exist pass their carry on
             memory = torch.where(layout.windows[..., None, None], memory, 0.0)
         return Encoding(
             tokens=tokens,
             memory=memory,
             sequence=sequence,
-            eos=None if scanned is None else scanned.state.mean(1),
+            eos=eos,
             token_mask=valid,
             window_mask=layout.alive,
             token_spans=token_spans(cfg, 0, K),
@@ -127,8 +127,8 @@ class PMT(nn.Module):
         series = Series(x, lengths, self.cfg)
         like = self.tokenizer.conv.weight
         batches, chunk = self._batches(series, batch_size, chunk)
-        replays = kernels.fit(like) and not watched(self)
-        run = self._replayed(series, batches) if replays else self
+        sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
+        run = cuda_graphs.graphed_forward(self, sizes)
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
         with evaluating(self):
             for rows in batches:
@@ -156,13 +156,8 @@ class PMT(nn.Module):
             chunk = max(SHORTEST_CHUNK, at_once // min(most, len(series)))
         elif chunk is None:
             fit = at_once // longest
-            most = fit if batch_size is None and kernels.fit(like) else min(most, fit)
+            most = fit if batch_size is None and cuda_graphs.on_gpu(like) else min(most, fit)
         return list(series.batches(most, equal_lengths=chunk is not None)), chunk
-
-    def _replayed(self, series: Series, batches: list[Sequence[int]]) -> Replayed:
-        """`forward`, recorded for shapes that many of the batches have."""
-        sizes = ((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
-        return Replayed(self, Counter(sizes))
 
     def save(self, folder: str | Path) -> None:
         """Write weights, config and checksums; `progmem.load` reads them back."""
@@ -174,6 +169,6 @@ def samples_at_once(like: Tensor, cfg: ModelConfig) -> int:
 
     ``like`` tells where the weights lie.
     """
-    if not kernels.fit(like):
+    if not cuda_graphs.on_gpu(like):
         return SAMPLES_AT_ONCE
     return TOKENS_ON_GPU * cfg.patch_stride * 320 // max(320, cfg.dim)

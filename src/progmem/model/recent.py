@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from progmem.model.attention import attend, split_heads
-from progmem.model.encoder import Keys, NeighbourhoodEncoder
+from progmem.model.encoder import NeighbourhoodEncoder
+from progmem.ops.attention import attend, merge_heads, split_heads
+from progmem.ops.neighbourhood_attention import Keys
 
 
 @dataclass
@@ -60,7 +61,9 @@ class Recent:
         encoder = self.encoder
         cls = encoder.start(self.rings[0].k.shape[0])
         for layer, ring in zip(encoder.attention_layers, self.rings, strict=True):
-            q, k, v = (split_heads(t, encoder.heads) for t in layer.project(cls))  # (B, H, 1, d)
+            cls, qkv = layer.project(cls)
+            q, k, v = (split_heads(t, encoder.heads) for t in qkv.chunk(3, dim=-1))  # (B, H, 1, d)
             ring.k[:, :, -1:], ring.v[:, :, -1:] = k, v
-            cls = layer.complete(cls, attend(q, ring.k, ring.v, ring.valid[:, None, None]))
+            attended = merge_heads(attend(q, ring.k, ring.v, ring.valid[:, None, None]))
+            cls = layer.complete(cls, attended)
         return encoder.norm(cls).squeeze(1)

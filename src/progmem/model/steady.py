@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from progmem.model.capture import record, warm_up
 from progmem.model.stream_state import counters, put_counters, put_tensors, tensors
 
 if TYPE_CHECKING:
@@ -121,15 +120,3 @@ class Recorded:
             tokens.clone(), None if memory is None else memory.clone(), sequence.clone(),
             None if eos is None else eos.clone(), token_mask.clone(), window_mask.clone(),
         )  # fmt: skip
-
-
-def record_graph(run: Run, device: torch.device) -> Run:
-    """``run`` as a CUDA graph."""
-    warm_up(run, device=device)
-    graph, levels = record(run, device=device)
-
-    def replay() -> Levels:
-        graph.replay()
-        return levels
-
-    return replay

@@ -28,7 +28,9 @@ from progmem.model.inputs import (
 )
 from progmem.model.pmt import PMT
 from progmem.model.recent import Recent
-from progmem.model.steady import Levels, Steady, record_graph
+from progmem.model.steady import Levels, Steady
+from progmem.ops.cuda_graphs import graphed
+from progmem.ops.neighbourhood_attention import no_keys
 
 
 class Stream:
@@ -55,12 +57,12 @@ class Stream:
         with torch.inference_mode(False), torch.no_grad(), evaluating(model):
             self.backbone = BackboneStream(model, batch_size)
             encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
-            self.before = [encoder.no_keys(like, encoder.reach) for _ in encoder.layers]
+            self.before = [no_keys(like, encoder.reach) for _ in encoder.layers]
             self.recent = Recent(encoder, batch_size, horizon)
             self.sequence = self.recent.summarise()
         self.steady: Steady | None = None
         if self.sequence.is_cuda:
-            self.steady = Steady(model, partial(record_graph, device=self.sequence.device))
+            self.steady = Steady(model, partial(graphed, device=self.sequence.device))
 
     def push(self, chunk: Any) -> Encoding:
         """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from progmem.errors import InputError
 from progmem.model.block_stream import BlockState
-from progmem.model.encoder import Keys
 from progmem.model.recent import Ring
+from progmem.ops.neighbourhood_attention import Keys
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT

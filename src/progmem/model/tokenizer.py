@@ -6,9 +6,8 @@ Shapes: B series, L samples, C channels, K tokens, D width.
 import torch
 from torch import Tensor, nn
 
-from progmem import kernels
 from progmem.config import ModelConfig
-from progmem.model.attention import precision_of
+from progmem.ops.layers import patch_linear
 
 
 class Tokenizer(nn.Module):
@@ -38,19 +37,11 @@ class Tokenizer(nn.Module):
         if lengths is not None:
             number = torch.arange(valid.shape[1], device=x.device)
             valid = valid & (number < self.count(lengths)[:, None])
-        tokens = self._convolved(torch.where(observed, x, 0.0))
+        assert self.conv.bias is not None
+        tokens = patch_linear(
+            torch.where(observed, x, 0.0), self.conv.weight, self.conv.bias, stride=self.stride
+        )
         return torch.where(valid[..., None], tokens, 0.0), valid
-
-    def _convolved(self, x: Tensor) -> Tensor:
-        """Every patch of samples (B, L, C) as a row (B, K, D)."""
-        if kernels.fit(x):  # one product, whose gradients are summed in one order
-            from progmem.kernels import biased
-
-            assert self.conv.bias is not None
-            dtype, weight = precision_of(self.conv), self.conv.weight.flatten(1)
-            patches = x.unfold(1, self.patch, self.stride).flatten(2)  # (B, K, C patch)
-            return biased.linear(patches.to(dtype), weight.to(dtype), self.conv.bias)
-        return self.conv(x.mT).mT
 
     def count(self, lengths: Tensor) -> Tensor:
         """Whole patches in series of ``lengths`` (B,) samples."""

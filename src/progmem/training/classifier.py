@@ -20,8 +20,8 @@ from progmem.errors import ModelFolderError
 from progmem.files import to_json, write_file
 from progmem.model import saving
 from progmem.model.pmt import PMT
-from progmem.model.twins import for_autocast
 from progmem.pooling import check_observed, pool
+from progmem.training.mixed_precision import call_with_cast_weights
 
 FORMAT = "progmem head 1"
 
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
         Both are at least float32; the second is for diagnostics.
         """
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.only_head):
-            sequence = for_autocast(self.encoder, x)(x, mask, lengths=lengths).sequence
+            sequence = call_with_cast_weights(self.encoder, x, mask, lengths=lengths).sequence
         scores: Tensor = self.head(sequence)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return scores.to(precise), sequence.detach().to(precise)

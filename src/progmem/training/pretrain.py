@@ -20,15 +20,16 @@ from progmem.data.source import open_source
 from progmem.losses.heads import make_heads
 from progmem.losses.negatives import overlapping
 from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
-from progmem.model.geometry import count_tokens, count_windows, unfold_windows
+from progmem.model.geometry import count_tokens, count_windows
 from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
-from progmem.model.twins import for_autocast
+from progmem.ops.windows import unfold_windows
 from progmem.settings import LossConfig, RunConfig
 from progmem.training import randomness, run_folder
 from progmem.training.distributed import make_fabric, split_batch
 from progmem.training.initial_model import initial_model, model_for
+from progmem.training.mixed_precision import call_with_cast_weights
 from progmem.training.trainer import Say, Trainer, build_trainer, parameter_groups, to_device
 from progmem.views import View, draw_view, make_view
 
@@ -128,7 +129,8 @@ class Learner(nn.Module):
     ) -> tuple[tuple[Embedded, Embedded], Tensor]:
         """Both views embedded, and the first view's sequence vectors (B, D) for diagnostics."""
         x, observed, time = (torch.cat(pair) for pair in zip(*views, strict=True))
-        z = for_autocast(self.model, x)(x, observed if gaps else None, lengths=lengths.repeat(2))
+        mask = observed if gaps else None
+        z = call_with_cast_weights(self.model, x, mask, lengths=lengths.repeat(2))
         assert z.window_mask is not None
         precise = torch.promote_types(z.sequence.dtype, torch.float32)  # losses in float32
         sequence = tokens = memory = token_time = window_time = None

@@ -17,15 +17,15 @@ import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from progmem import kernels
+from progmem import ops
 from progmem.errors import ConfigError
+from progmem.ops.cuda_graphs import GraphedUpdate
 from progmem.settings import TrainConfig
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process
 from progmem.training.grad_cache import backward_in_parts
 from progmem.training.metrics import MetricsLog, StepMetrics
 from progmem.training.oom import explain_oom
-from progmem.training.recorded import RecordedUpdate
 from progmem.training.task import Task
 
 Say = Callable[[str], None]
@@ -203,12 +203,12 @@ class ReplayedUpdate:
 
     def __init__(self, plain: Update) -> None:
         self.plain = plain
-        self.recorded = RecordedUpdate(plain.task.make_batch, plain.sync_free, plain.optimizer)
+        self.graphed = GraphedUpdate(plain.task.make_batch, plain.sync_free, plain.optimizer)
 
     def __call__(self, number: int) -> StepMetrics:
-        batch = self.recorded.batch(number)
+        batch = self.graphed.batch(number)
         whole = batch.size == self.plain.task.batch_size  # the last of an epoch may be shorter
-        if not whole or (found := self.recorded(batch)) is None:
+        if not whole or (found := self.graphed(batch)) is None:
             return self.plain.on_batch(number, batch)  # reads, so the device is done with the batch
         (names, values, sequence), arrived = found
         return StepMetrics(number, names, values, sequence, batch.size, arrived)
@@ -230,7 +230,7 @@ def to_device(learner: M, device: torch.device, train: TrainConfig) -> M:
 
 def freeze_unreached(learner: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Stop asking for gradients of parameters that ``loss`` does not depend on."""
-    with kernels.plain_torch():  # for one step no kernel is worth making
+    with ops.use_backend("plain"):  # for one step no kernel is worth making
         torch.autograd.backward(loss())
     for parameter in learner.parameters():
         if parameter.grad is None:

@@ -1,0 +1,88 @@
+"""The weights of transformer layers, shared by windows, slots, neighbourhoods and CLS.
+
+Shapes: T rows, D width; "..." is any batch.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from progmem.ops import compute_dtype, layers
+from progmem.ops.layers import FeedForwardWeights, NormWeights
+
+PIECE = 2**15  # rows at a time where no gradient is kept: four times as wide, they are most memory
+
+
+class Norm(nn.LayerNorm):
+    """LayerNorm in the precision of its input: the memory stays float32 in a bf16 model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layers.layer_norm(x, self.weights, dtype=x.dtype)
+
+    @property
+    def weights(self) -> NormWeights:
+        return NormWeights(self.weight, self.bias, self.eps)
+
+
+class FeedForward(nn.Module):
+    """Pre-norm feed-forward sub-layer with its skip: x + W2 gelu(W1 LN x), four times as wide."""
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = Norm(dim)
+        self.widen = nn.Linear(dim, 4 * dim)
+        self.narrow = nn.Linear(4 * dim, dim)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
+        """Rows (..., D) after the sub-layer, 0 where not ``valid``."""
+        dropout = self.dropout if self.training else 0.0
+        return layers.feed_forward(x, self.weights, dropout=dropout, valid=valid)
+
+    @property
+    def weights(self) -> FeedForwardWeights:
+        first, last = self.widen, self.narrow
+        return FeedForwardWeights(
+            self.norm.weights, first.weight, first.bias, last.weight, last.bias
+        )
+
+
+class AttentionLayer(nn.Module):
+    """The weights of one transformer layer; who looks at whom is the caller's business.
+
+    ``project`` makes queries, keys and values; the caller attends; ``complete`` adds the result
+    to the stream and runs the feed-forward sub-layer.
+    """
+
+    def __init__(self, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = Norm(dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.out = nn.Linear(dim, dim)
+        self.feed_forward = FeedForward(dim, dropout)
+        self.dropout = dropout
+
+    def project(self, x: Tensor, segment: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``x`` to go on with, and q, k, v of rows (..., T, D) in one tensor, (..., T, 3D).
+
+        ``segment`` (D,) says what the rows are.
+        """
+        dtype = compute_dtype(self.qkv.weight)
+        x, h = layers.norm_residual(x, self.norm.weights, dtype=dtype, segment=segment)
+        return x, self.qkv(h)
+
+    def complete(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rows (..., T, D) after both sub-layers, from attention (..., T, D)."""
+        return layers.attention_output(
+            x, attended, self.out.weight, self.out.bias, self.feed_forward.weights,
+            dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+
+    def complete_windows(self, x: Tensor, attended: Tensor) -> Tensor:
+        """`complete` of windows (B, N, W, D); without a gradient some windows at a time."""
+        B, N, W, D = x.shape
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or B * N * W <= PIECE:
+            return self.complete(x, attended)
+        step = max(1, PIECE // W)
+        places = [(b, slice(n, n + step)) for b in range(B) for n in range(0, N, step)]
+        parts = [self.complete(x[None, b, n], attended[None, b, n]) for b, n in places]
+        return torch.cat(parts, dim=1).view(B, N, W, D)

@@ -1,0 +1,1 @@
+"""Triton kernels: the fused forms of `progmem.ops`, each held to its plain form by the tests."""

@@ -1,0 +1,305 @@
+"""LayerNorm of rows, with what comes before and after it: one pass over the rows each way.
+
+Below the functions for autograd are those on buffers that are there already, for the scan.
+
+Shapes: R rows, D width.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from progmem.ops.fused.precompile import kernel
+from progmem.ops.fused.tiles import (
+    column_sums,
+    divided,
+    norm_pull,
+    normed,
+    row_of,
+    rows_at,
+    tile,
+    vector,
+)
+from progmem.ops.layers import NormWeights
+
+ROWS = 8  # of a program at a time
+# A backward pass that sums for weight and bias: a warp a row, which waits for nobody, and the next
+# row asked for while one is worked on; many programs, each with its own sums.
+PROGRAMS, WARPS, STAGES = 1056, 1, 2
+
+
+def layer_norm(
+    x: Tensor, norm: NormWeights, *, dtype: torch.dtype, segment: Tensor | None = None
+) -> Tensor:
+    """`progmem.ops.layers.layer_norm`."""
+    y: Tensor = _Norm.apply(x, None, None, *norm, segment, dtype, False)
+    return y
+
+
+def norm_residual(
+    x: Tensor, norm: NormWeights, *, dtype: torch.dtype, segment: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`progmem.ops.layers.norm_residual`."""
+    both: tuple[Tensor, Tensor] = _Norm.apply(x, None, None, *norm, segment, dtype, True)
+    return both
+
+
+def add_norm(
+    x: Tensor, more: Tensor, shift: Tensor, norm: NormWeights, *, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """x + more + shift (D,) in the wider type of x and more (..., D), and LN of it in ``dtype``."""
+    both: tuple[Tensor, Tensor] = _Norm.apply(x, more, shift, *norm, None, dtype, False)
+    return both
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        more: Tensor | None,
+        shift: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        segment: Tensor | None,
+        dtype: torch.dtype,
+        passed: bool,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        x = x if more is not None and are_windows(x) else x.contiguous()
+        more = None if more is None else more.contiguous()
+        layer = NormWeights(weight, bias, eps)
+        total, y, moments = forward_of_rows(x, more, shift, layer, segment, dtype)
+        ctx.types = x.dtype, None if more is None else more.dtype
+        ctx.segment = segment is not None
+        ctx.save_for_backward(total, weight, bias, moments, shift)
+        if more is None and not passed:
+            return y
+        return (total.detach() if passed else total), y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *back: Tensor) -> tuple[Tensor | None, ...]:
+        total, weight, bias, moments, shift = ctx.saved_tensors
+        params = any(ctx.needs_input_grad[2:7])
+        dx, d_more, sums = backward_of_rows(
+            total, weight, moments, back[-1].contiguous(),
+            None if len(back) == 1 else back[0].contiguous(), *ctx.types, params=params,
+        )  # fmt: skip
+        dw = db = d_shift = None
+        if params:
+            dw, db, d_shift = column_sums(sums)
+            dw, db = dw.to(weight.dtype), db.to(bias.dtype)
+            d_shift = None if shift is None else d_shift.to(shift.dtype)
+        return dx, d_more, d_shift, dw, db, None, db if ctx.segment else None, None, None
+
+
+def run_forward(x: Tensor, layer: NormWeights, *, out: Tensor, moments: Tensor) -> None:
+    """Write LN(x), whose rows may be apart, and the moments (2, R) of ``x`` (R, D)."""
+    _launch_forward(x, None, None, layer, None, x, out, moments)
+
+
+def run_add_forward(
+    x: Tensor,
+    more: Tensor,
+    shift: Tensor,
+    layer: NormWeights,
+    *,
+    total: Tensor,
+    out: Tensor,
+    moments: Tensor,
+) -> None:
+    """Write x + more + shift, its LN, its moments (2, R)."""
+    _launch_forward(x, more, shift, layer, None, total, out, moments)
+
+
+def run_add_backward(
+    dy: Tensor,
+    d_total: Tensor,
+    total: Tensor,
+    moments: Tensor,
+    layer: NormWeights,
+    *,
+    out: Tensor,
+    cast: Tensor,
+) -> None:
+    """Write the gradient of the sum, in two types."""
+    _launch_backward(total, layer.weight, moments, dy, d_total, out, cast, None)
+
+
+def forward_of_rows(
+    x: Tensor,
+    more: Tensor | None,
+    shift: Tensor | None,
+    layer: NormWeights,
+    segment: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    total = x
+    if more is not None:
+        total = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, more.dtype))
+    y = x.new_empty(x.shape, dtype=dtype)
+    moments = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
+    _launch_forward(x, more, shift, layer, segment, total, y, moments)
+    return total, y, moments
+
+
+def _launch_forward(
+    x: Tensor,
+    more: Tensor | None,
+    shift: Tensor | None,
+    layer: NormWeights,
+    segment: Tensor | None,
+    total: Tensor,
+    y: Tensor,
+    moments: Tensor,
+) -> None:
+    D = x.shape[-1]
+    R = x.numel() // D
+    weight, bias, eps = layer
+    N, W = x.shape[1:3] if are_windows(x) else (1, 1)
+    steps = x.stride()[:3] if are_windows(x) else (D, D, D)
+    _norm_forward[(triton.cdiv(R, ROWS),)](
+        x, *steps, N, W, x if more is None else more, bias if shift is None else shift,
+        weight, bias, bias if segment is None else segment, total, y, _step(y), moments, R, eps,
+        D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
+        ADD=more is not None, SEGMENT=segment is not None,
+    )  # fmt: skip
+
+
+def backward_of_rows(
+    total: Tensor,
+    weight: Tensor,
+    moments: Tensor,
+    dy: Tensor,
+    d_total: Tensor | None,
+    x_type: torch.dtype,
+    more_type: torch.dtype | None,
+    *,
+    params: bool,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of x and more, and sums (programs, 3, D) for weight, bias and shift."""
+    R, D = total.numel() // total.shape[-1], total.shape[-1]
+    dx = torch.empty_like(total, dtype=x_type)
+    d_more = dx
+    if more_type is not None and more_type != x_type:
+        d_more = torch.empty_like(total, dtype=more_type)
+    programs = min(PROGRAMS, R) if params else 0
+    sums = dx.new_empty(programs, 3, D, dtype=torch.float32)
+    _launch_backward(total, weight, moments, dy, d_total, dx, d_more, sums if params else None)
+    return dx, None if more_type is None else d_more, sums
+
+
+def are_windows(x: Tensor) -> bool:
+    """Whether ``x`` (B, N, W, D) is a view of tokens, read as it is."""
+    return x.dim() == 4 and x.stride(-1) == 1 and not x.is_contiguous()
+
+
+def _step(x: Tensor) -> int:
+    """From row to row of ``x``: (R, D), or dense with any number of axes."""
+    return x.stride(0) if x.dim() == 2 and len(x) > 1 else x.shape[-1]
+
+
+def _launch_backward(
+    total: Tensor,
+    weight: Tensor,
+    moments: Tensor,
+    dy: Tensor,
+    d_total: Tensor | None,
+    dx: Tensor,
+    d_more: Tensor,
+    sums: Tensor | None,
+) -> None:
+    R, D = total.numel() // total.shape[-1], total.shape[-1]
+    rows, warps, stages = (2, 4, 1) if sums is None else (1, WARPS, STAGES)
+    programs = triton.cdiv(R, rows) if sums is None else len(sums)
+    _norm_backward[(programs,)](
+        total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
+        dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
+        LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
+        STAGES=stages, num_warps=warps,
+    )  # fmt: skip
+
+
+@kernel("R")
+def _norm_forward(
+    x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
+    D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    ADD: tl.constexpr, SEGMENT: tl.constexpr,
+):  # fmt: skip
+    r, c, _, cell = tile(R, D, D_, ROWS)
+    window, j = divided(r, W)
+    b, w = divided(window, N)
+    row = b * xb + w * xn + j * xt
+    value = rows_at(x, row[:, None] + c[None, :], cell)
+    made, mean, scale = sum_and_norm(
+        value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT
+    )
+    to = y + r[:, None] * step_y + c[None, :]
+    tl.store(to, made.to(y.dtype.element_ty), mask=cell)
+    tl.store(moments + r, mean, mask=r < R)
+    tl.store(moments + R + r, scale, mask=r < R)
+
+
+@triton.jit
+def sum_and_norm(
+    value, more, shift, weight, bias, segment, total, r, c, cell, eps,
+    D: tl.constexpr, ADD: tl.constexpr, SEGMENT: tl.constexpr,
+):  # fmt: skip
+    """LN of rows, if ADD of their sum with more and shift, kept in total; mean and scale."""
+    if ADD:
+        place = r[:, None] * D + c[None, :]
+        value += rows_at(more, place, cell)
+        value += row_of(shift, c, D)
+        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
+    unit, mean, scale = normed(value, cell, eps, D)
+    level = vector(bias, c, D)
+    if SEGMENT:
+        level += vector(segment, c, D)
+    return unit * row_of(weight, c, D) + level[None, :], mean, scale
+
+
+@kernel("R")
+def _norm_backward(
+    total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
+    D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
+    LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    c = tl.arange(0, D_)
+    w = row_of(weight, c, D)
+    dw = tl.zeros((ROWS, D_), tl.float32)
+    db = tl.zeros((ROWS, D_), tl.float32)
+    d_shift = tl.zeros((ROWS, D_), tl.float32)
+    for start in tl.range(program * ROWS, R, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        r = (start + tl.arange(0, ROWS)).to(tl.int64)
+        cell = (r < R)[:, None] & (c < D)[None, :]
+        place = r[:, None] * D + c[None, :]
+        # everything is asked for before anything is waited for
+        x = rows_at(total, place, cell)
+        pull = rows_at(dy, r[:, None] * step_dy + c[None, :], cell)
+        if LATER:
+            later = rows_at(d_total, place, cell)
+        mean = tl.load(moments + r, mask=r < R, other=0.0)
+        scale = tl.load(moments + R + r, mask=r < R, other=0.0)
+        unit = tl.where(cell, (x - mean[:, None]) * scale[:, None], 0.0)
+        if PARAMS:
+            dw += pull * unit
+            db += pull
+        back = norm_pull(pull * w, unit, scale, D)
+        if LATER:
+            back += later
+            if PARAMS:
+                d_shift += tl.where(cell, back, 0.0)
+        tl.store(dx + place, back.to(dx.dtype.element_ty), mask=cell)
+        if APART:
+            tl.store(d_more + place, back.to(d_more.dtype.element_ty), mask=cell)
+    if PARAMS:
+        at = sums + program * 3 * D + c
+        tl.store(at, tl.sum(dw, axis=0), mask=c < D)
+        tl.store(at + D, tl.sum(db, axis=0), mask=c < D)
+        tl.store(at + 2 * D, tl.sum(d_shift, axis=0), mask=c < D)

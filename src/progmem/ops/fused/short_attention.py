@@ -1,0 +1,350 @@
+"""Attention over a few keys: scores, softmax and weighted sum of one window in registers.
+
+Library kernels are made for hundreds of keys; with the six tokens of a window they spend their
+time on padding. Here a program takes one head of several windows and packs them into one small
+product, of which the blocks on the diagonal count.
+
+Shapes: B series, N windows, H heads, T queries, F first keys, J other keys, d width of a head;
+G windows of a program, R = G T packed rows, C = G (F + J) packed columns; sizes with _ are rounded
+up to what the kernels take.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from progmem.ops.fused.precompile import kernel
+from progmem.ops.fused.tiles import divided
+
+MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
+TILES = 5  # of queries, keys, values and gradients, in fast memory at a time
+FEW_WINDOWS = 4096  # up to here fewer, larger programs are faster
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    first: tuple[Tensor, Tensor] | None = None,
+    causal: bool = False,
+) -> Tensor:
+    """`progmem.ops.attention.attend` of series, windows and heads, or of series and heads."""
+    k, v = k.to(q.dtype), v.to(q.dtype)
+    if mask is not None:
+        mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)
+    whole = q.dim() == 5
+    if not whole:
+        q, k, v = (t.unsqueeze(1) for t in (q, k, v))
+        mask = None if mask is None else mask.unsqueeze(1)
+        first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
+    if first is None:
+        first = k[:, :, :, :0], v[:, :, :, :0]
+    out: Tensor = _Attend.apply(q, *first, k, v, mask, causal)
+    out = out.transpose(2, 3)
+    return out if whole else out.squeeze(1)
+
+
+def supports(q: Tensor, k: Tensor, *_: Any, first: Any = None, **__: Any) -> bool:
+    """Whether `attend` takes these."""
+    keys = k.shape[-2] + (0 if first is None else first[0].shape[-2])
+    return q.dim() in (4, 5) and takes(q.shape[-2], keys, q.shape[-1])
+
+
+def takes(queries: int, keys: int, width: int) -> bool:
+    """Whether so many queries over so many keys, with heads of ``width``, are few enough."""
+    if queries > MOST_QUERIES or keys > MOST_KEYS or width > WIDEST:
+        return False
+    tile = 4 * _power(max(queries, keys)) * _power(width)  # bytes; float32 needs most
+    return TILES * tile <= _shared()
+
+
+class Given(NamedTuple):
+    """What the kernels take; the last axis of every tensor is dense."""
+
+    q: Tensor  # (B, N, H, T, d)
+    first_k: Tensor  # (B, N, H, F, d)
+    first_v: Tensor  # (B, N, H, F, d)
+    k: Tensor  # (B, N, H, J, d)
+    v: Tensor  # (B, N, H, J, d)
+    mask: Tensor | None  # (B, N, T, F+J), True where a query may look; strides of 0 are welcome
+    causal: bool = False  # the last query sees all of k, each one before it one key less
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        ctx.settings = given[6:]
+        B, N, H, T, d = given[0].shape
+        out = given[0].new_empty(B, N, T, H, d)  # joining the heads then moves nothing
+        lse = out.new_empty(B, N, T, H, dtype=torch.float32)
+        run_forward(Given(*given), out=out, lse=lse)
+        ctx.save_for_backward(*given[:6], out, lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, out, lse = ctx.saved_tensors
+        given = Given(*tensors, *ctx.settings)
+        keys = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
+        B, N, H, T, d = given.q.shape
+        F, J = given.first_k.shape[3], given.k.shape[3] if keys else 0
+        made = [given.q.new_empty(B, N, rows, H, d) for rows in (T, F, F, J, J)]
+        run_backward(given, out=out, lse=lse, back=back, made=made, keys=keys)
+        dq, dfk, dfv, dk, dv = (t.transpose(2, 3) for t in made)
+        return dq, dfk, dfv, *((dk, dv) if keys else (None, None)), None, None
+
+
+def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
+    """Write the result (B, N, T, H, d) and the log of the softmax' sums (B, N, T, H), dense."""
+    B, N, _, _, d = given.q.shape
+    arguments, sizes = _arguments(given)
+    _short_attention_forward[_grid(given, sizes)](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
+
+
+def run_backward(
+    given: Given,
+    *,
+    out: Tensor,
+    lse: Tensor,
+    back: Tensor,
+    made: list[Tensor],
+    keys: bool = True,
+    more: tuple[Tensor, Tensor] | None = None,
+    onto: int | None = None,
+) -> None:
+    """Write the gradients of q, first keys, first values and, if ``keys``, keys and values.
+
+    ``back`` and each of ``made`` are (B, N, rows, H, d), the heads of ``made`` dense. With one
+    window ``more`` (B, 1, F, H, d) is added to the gradients of the first keys and values. From
+    number ``onto`` on, the gradients of keys and values are added to what is there.
+    """
+    B, N, _, _, d = given.q.shape
+    if back.stride(-1) != 1:
+        back = back.contiguous()
+    arguments, sizes = _arguments(given)
+    window = 0 if N == 1 else 1  # the axis that tells windows apart
+    align = sizes["ALIGN"]
+    _short_attention_backward[_grid(given, sizes)](
+        *arguments, out, lse, d**-0.5, *with_steps([back], (0, 1, 3, 2), align),
+        *with_steps(made, (window, 2), align), *with_steps(more or made[1:3], (0, 2, 3), align),
+        B * N, N, **sizes, KEYS=keys, MORE=more is not None,
+        ONTO=given.k.shape[3] if onto is None else onto,
+    )  # fmt: skip
+
+
+def _grid(given: Given, sizes: dict[str, Any]) -> tuple[int]:
+    """One axis, as the others end at 65,535; neighbours read one row's heads."""
+    B, N, H, _, _ = given.q.shape
+    return (H * triton.cdiv(B * N, sizes["G"]),)
+
+
+@cache
+def _shared() -> int:
+    """Bytes of fast memory that a program can have."""
+    if not torch.cuda.is_available():
+        return 2**17
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return int(getattr(found, "shared_memory_per_block_optin", 0))
+
+
+def _power(x: int) -> int:
+    return max(16, int(triton.next_power_of_2(x)))  # products take no less
+
+
+def rows_and_sizes(given: Given, axes: Sequence[int]) -> tuple[list[Any], dict[str, Any]]:
+    """Queries, keys and values with their steps along ``axes``, and compile-time sizes."""
+    H, T, d = given.q.shape[2:]
+    align = math.gcd(d, 8)  # rows of a projection are whole heads, so every step is
+    assert all(t.stride(-1) == 1 for t in given[:5])
+    assert all(t.stride(axis) % align == 0 for t in given[:5] for axis in axes)
+    F, J = given.first_k.shape[3], given.k.shape[3]
+    sizes = {"T": T, "F": F, "J": J, "H": H, "d": d, "ALIGN": align}
+    return with_steps(given[:5], axes, align), sizes
+
+
+def with_steps(tensors: Sequence[Tensor], axes: Sequence[int], align: int) -> list[Any]:
+    """Each tensor and its steps along ``axes``, in units of ``align``."""
+    return [x for t in tensors for x in (t, *(t.stride(axis) // align for axis in axes))]
+
+
+def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
+    """What both kernels take first, and their compile-time sizes."""
+    q, mask = given.q, given.mask
+    arguments, sizes = rows_and_sizes(given, (0, 1, 2, 3))
+    arguments += [q, 0, 0, 0, 0] if mask is None else [mask.view(torch.uint8), *mask.stride()]
+    keys = sizes["F"] + sizes["J"]
+    few = q.shape[0] * q.shape[1] <= FEW_WINDOWS
+    G = max(1, (32 if few else 16) // keys)
+    R_, C_ = _power(G * sizes["T"]), _power(G * keys)
+    sizes |= {
+        "d_": _power(sizes["d"]), "G": G, "R_": R_, "C_": C_, "MASKED": mask is not None,
+        "CAUSAL": given.causal, "num_warps": 4 if few or R_ * C_ > 1024 else 1,
+    }  # fmt: skip
+    return arguments, sizes
+
+
+@triton.jit
+def _places(
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, G: tl.constexpr,
+    R_: tl.constexpr, C_: tl.constexpr, windows,
+):  # fmt: skip
+    """Window (of all) and place in it of the packed rows and columns, and which are there."""
+    row, column = tl.arange(0, R_), tl.arange(0, C_)
+    first = (tl.program_id(0) // H).to(tl.int64) * G
+    r_window, c_window = first + row // T, first + column // (F + J)
+    r_there = (row < G * T) & (r_window < windows)
+    c_there = (column < G * (F + J)) & (c_window < windows)
+    return r_window, row % T, r_there, c_window, column % (F + J), c_there
+
+
+@triton.jit
+def _at(x, row, head, e, ALIGN: tl.constexpr):
+    """Where the head's part of some rows lies; steps are in units of ALIGN: loads can be wide."""
+    return x + ((row[:, None] + head) * ALIGN + e[None, :])
+
+
+@triton.jit
+def _keys(
+    first, fb, fn, fh, ft, other, ob, on, oh, ot, window, j, there, h, e, N,
+    F: tl.constexpr, d: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
+    """Packed keys or values, (C, d): the first F of a window, then the others."""
+    b, n = divided(window, N)
+    inside = there[:, None] & (e < d)[None, :]
+    at = _at(other, b * ob + n * on + (j - F) * ot, h * oh, e, ALIGN)
+    x = tl.load(at, mask=inside & (j >= F)[:, None], other=0.0)
+    if F > 0:
+        at = _at(first, b * fb + n * fn + j * ft, h * fh, e, ALIGN)
+        x += tl.load(at, mask=inside & (j < F)[:, None], other=0.0)
+    return x
+
+
+@triton.jit
+def _scores(
+    q, k, scale, mask, mb, mn, mt, mj, N, r_window, t, r_there, c_window, j, c_there,
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """q k' of the packed windows, (R, C); -inf between windows and where a query may not look."""
+    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    open = (r_window[:, None] == c_window[None, :]) & r_there[:, None] & c_there[None, :]
+    if MASKED:
+        b, n = divided(r_window, N)
+        row = b * mb + n * mn + t * mt
+        seen = tl.load(mask + row[:, None] + j[None, :] * mj, mask=open, other=0)
+        open = open & (seen != 0)
+    if CAUSAL:
+        open = open & ((j[None, :] < F) | (j[None, :] - F <= t[:, None] + J - T))
+    return tl.where(open, score, float("-inf"))
+
+
+@kernel("windows", "N")
+def _short_attention_forward(
+    q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
+    k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale, windows, N,
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
+    d_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr, ALIGN: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    h, e = tl.program_id(0) % H, tl.arange(0, d_)
+    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
+    cell = r_there[:, None] & (e < d)[None, :]
+    b, n = divided(r_window, N)
+    at = _at(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
+    rows = tl.load(at, mask=cell, other=0.0)
+    keys = _keys(
+        fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
+    )
+    values = _keys(
+        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
+    )
+    score = _scores(
+        rows, keys, scale, mask, mb, mn, mt, mj, N,
+        r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL,
+    )  # fmt: skip
+    most = tl.max(score, axis=1)
+    most = tl.where(most == float("-inf"), 0.0, most)  # rows that only fill up
+    weight = tl.exp(score - most[:, None])
+    total = tl.maximum(tl.sum(weight, axis=1), 1e-30)
+    made = tl.dot((weight / total[:, None]).to(values.dtype), values, input_precision="ieee")
+    to = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
+    tl.store(to, made.to(out.dtype.element_ty), mask=cell)
+    tl.store(lse + (r_window * T + t) * H + h, most + tl.log(total), mask=r_there)
+
+
+@kernel("windows", "N")
+def _short_attention_backward(
+    q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
+    k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale,
+    back, gb, gn, gh, gt,
+    dq, dqw, dqt, dfk, dfkw, dfkt, dfv, dfvw, dfvt, dk, dkw, dkt, dv, dvw, dvt,
+    mk, mkw, mkt, mkh, mv, mvw, mvt, mvh, windows, N,
+    T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
+    d_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr, ALIGN: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MORE: tl.constexpr,
+    ONTO: tl.constexpr,
+):  # fmt: skip
+    h, e = tl.program_id(0) % H, tl.arange(0, d_)
+    kind = q.dtype.element_ty
+    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
+    cell = r_there[:, None] & (e < d)[None, :]
+    b, n = divided(r_window, N)
+    at = _at(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
+    rows = tl.load(at, mask=cell, other=0.0)
+    # everything is asked for before anything is waited for
+    keys = _keys(
+        fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
+    )
+    values = _keys(
+        fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
+    )
+    pull = tl.load(_at(back, b * gb + n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0)
+    at = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
+    made = tl.load(at, mask=cell, other=0.0)
+    norm = tl.load(lse + (r_window * T + t) * H + h, mask=r_there, other=0.0)
+    score = _scores(
+        rows, keys, scale, mask, mb, mn, mt, mj, N,
+        r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL,
+    )  # fmt: skip
+    weight = tl.exp(score - norm[:, None])  # (R, C)
+    total = tl.sum(pull.to(tl.float32) * made.to(tl.float32), axis=1)
+    pull = pull.to(kind)
+    slope = tl.dot(pull, tl.trans(values), input_precision="ieee")
+    slope = (weight * (slope - total[:, None]) * scale).to(kind)  # dL/d(q k')
+    made = tl.dot(slope, keys, input_precision="ieee")
+    to = _at(dq, r_window * dqw + t * dqt, h * (d // ALIGN), e, ALIGN)
+    tl.store(to, made.to(kind), mask=cell)
+    dkey = tl.dot(tl.trans(slope), rows, input_precision="ieee")
+    dvalue = tl.dot(tl.trans(weight.to(kind)), pull, input_precision="ieee")
+    inside = c_there[:, None] & (e < d)[None, :]
+    if KEYS:
+        where = inside & (j >= F)[:, None]
+        to = _at(dk, c_window * dkw + (j - F) * dkt, h * (d // ALIGN), e, ALIGN)
+        if ONTO < J:
+            there = where & (j >= F + ONTO)[:, None]
+            dkey += tl.load(to, mask=there, other=0.0).to(tl.float32)
+        tl.store(to, dkey.to(kind), mask=where)
+        to = _at(dv, c_window * dvw + (j - F) * dvt, h * (d // ALIGN), e, ALIGN)
+        if ONTO < J:
+            dvalue += tl.load(to, mask=there, other=0.0).to(tl.float32)
+        tl.store(to, dvalue.to(kind), mask=where)
+    if F > 0:
+        where = inside & (j < F)[:, None]
+        if MORE:
+            at = _at(mk, c_window * mkw + j * mkt, h * mkh, e, ALIGN)
+            dkey += tl.load(at, mask=where, other=0.0).to(tl.float32)
+            at = _at(mv, c_window * mvw + j * mvt, h * mvh, e, ALIGN)
+            dvalue += tl.load(at, mask=where, other=0.0).to(tl.float32)
+        to = _at(dfk, c_window * dfkw + j * dfkt, h * (d // ALIGN), e, ALIGN)
+        tl.store(to, dkey.to(kind), mask=where)
+        to = _at(dfv, c_window * dfvw + j * dfvt, h * (d // ALIGN), e, ALIGN)
+        tl.store(to, dvalue.to(kind), mask=where)
