@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks import timing
 from benchmarks.training_step import SETTINGS, made_rows
 from progmem import kernels
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
 from progmem.settings import read_config
 from progmem.training.learner import Learner
 from progmem.training.setup import initial_model, make_fabric, model_for

@@ -27,7 +27,7 @@ from benchmarks import timing
 from progmem import kernels
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
 from progmem.settings import RunConfig, read_config
 from progmem.training import randomness
 from progmem.training.engine import fastest, freeze_unreached

@@ -13,16 +13,10 @@ from progmem.encoding import Encoding
 from progmem.model.attention import AttentionLayer, Norm, attend, split_heads
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
-from progmem.model.inputs import (
-    ChannelStats,
-    Series,
-    check_count,
-    check_finite,
-    check_tensor,
-    evaluating,
-)
+from progmem.model.inputs import check_count, check_finite, check_tensor, evaluating
 from progmem.model.rotary import turns
 from progmem.model.tokenizer import Tokenizer
+from progmem.series import ChannelStats, Series
 
 
 class VanillaTransformer(nn.Module):

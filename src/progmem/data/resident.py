@@ -11,7 +11,7 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.data.rows import Batch, Rows
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
 
 LARGEST = 2**30  # bytes of rows that are kept
 PIECE = 1024  # rows normalised at a time

@@ -17,7 +17,7 @@ from progmem.model.attention import AttentionLayer, split_heads
 from progmem.model.backbone_stream import BackboneStream
 from progmem.model.batches import put
 from progmem.model.encoder import Keys
-from progmem.model.inputs import Moments, Series, clean
+from progmem.series import Moments, Series, clean
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT

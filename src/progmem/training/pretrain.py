@@ -10,9 +10,9 @@ from progmem.config import ModelConfig
 from progmem.data.recordings import Recording, described
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
-from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
+from progmem.series import ChannelStats
 from progmem.settings import RunConfig
 from progmem.training import randomness, run_folder
 from progmem.training.engine import fastest, freeze_unreached, resume, run_updates

@@ -9,9 +9,9 @@ from lightning.fabric import Fabric
 from progmem.config import ModelConfig
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError
-from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import gpu_or_cpu
+from progmem.series import ChannelStats
 from progmem.settings import RunConfig
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
