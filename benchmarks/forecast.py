@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines.values import Values
 from progmem.data.dates import COVARIATES
@@ -25,7 +26,6 @@ from progmem.model.pmt import PMT
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
-from progmem.report.tables import render
 from progmem.series import ChannelStats
 from progmem.settings import RunConfig, read_config
 from progmem.training.pretrain import pretrain

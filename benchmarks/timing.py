@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.results import TABLES
 from progmem.model import capture
 from progmem.report import record
-from progmem.report.tables import TABLES
 
 Call = Callable[[], Any]
 
