@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.commands.cue import cue_set
 from progmem.report import record
-from progmem.report.tables import render
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 

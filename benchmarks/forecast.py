@@ -15,18 +15,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines.values import Values
 from progmem.data.dates import COVARIATES
 from progmem.data.forecast_sets import forecast_set
 from progmem.data.recordings import without_covariates
 from progmem.data.rows import Rows
-from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
-from progmem.report.tables import render
+from progmem.series import ChannelStats
 from progmem.settings import RunConfig, read_config
 from progmem.training.initial_model import initial_model, model_for
 from progmem.training.pretrain import pretrain

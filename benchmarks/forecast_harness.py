@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.forecast_sets import HORIZONS, ForecastData, forecast_set
 from progmem.encoding import Encoding
-from progmem.model.inputs import Moments
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
-from progmem.report.tables import render
+from progmem.series import Moments
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
 EXPECTED = {"ETTh1-uni": (0.035, 0.05), "ETTh1": (0.55, 0.66), "Electricity-uni": (0.25, 0.27)}

@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks import timing
 from benchmarks.training_step import SETTINGS, made_rows
 from progmem import ops
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
 from progmem.settings import read_config
 from progmem.training.distributed import make_fabric
 from progmem.training.initial_model import initial_model, model_for

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import render
 from benchmarks.short_training import (
     SETTINGS,
     STEPS,
@@ -24,11 +25,10 @@ from benchmarks.short_training import (
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.registry import LABELLED, load_labelled
 from progmem.data.rows import Rows
-from progmem.model.inputs import ChannelStats
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.report import record
-from progmem.report.tables import render
+from progmem.series import ChannelStats
 from progmem.settings import PRESETS, read_config
 from progmem.training.initial_model import initial_model, model_for
 from progmem.training.pretrain import pretrain

@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.finetune_settings import read_finetune_config
 from progmem.report import record
-from progmem.report.tables import render
 from progmem.training.finetune import finetune
 
 SETS = ("HAR", "FordA", "FordB", "Wafer")

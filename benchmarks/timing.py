@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.results import TABLES
 from progmem.ops import cuda_graphs
 from progmem.report import record
-from progmem.report.tables import TABLES
 
 Call = Callable[[], Any]
 

@@ -27,7 +27,7 @@ from benchmarks import timing
 from progmem import ops
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
 from progmem.settings import RunConfig, read_config
 from progmem.training.distributed import make_fabric
 from progmem.training.initial_model import initial_model, model_for
@@ -60,7 +60,7 @@ def begin(
     model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
     trainer = pretraining(model, rows, cfg, make_fabric(cfg), total=total, record=record)
     if compiled:
-        plain = getattr(trainer.update, "plain", trainer.update)
+        plain: Any = getattr(trainer.update, "plain", trainer.update)
         plain.learner = torch.compile(plain.learner)
         trainer.task.losses = torch.compile(trainer.task.losses)  # type: ignore[method-assign]
     metrics: list[StepMetrics] = []

@@ -3,10 +3,14 @@
 import os
 import socket
 
+# Two workers share two cores. Linear algebra reads this when it is loaded, other processes inherit
+# it: threads that wait for each other cost a small product ten times its time.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 import torch
 
-torch.set_num_threads(1)  # two workers share two cores
+torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
 

@@ -16,9 +16,9 @@ from benchmarks import (
     numerics,
     training_step,
 )
+from benchmarks.paper import AGGREGATOR_STREAMING, STREAMING
+from benchmarks.results import render
 from progmem.model.aggregator import OverlapAggregator
-from progmem.report.paper import AGGREGATOR_STREAMING, STREAMING
-from progmem.report.tables import render
 from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 

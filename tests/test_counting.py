@@ -6,8 +6,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import progmem
+from benchmarks.paper import STREAMING
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.report.paper import STREAMING
 
 
 @pytest.mark.parametrize(

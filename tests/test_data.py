@@ -1,5 +1,8 @@
 """Recordings in, the built-in sample, rows, the report."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +14,24 @@ from progmem.data.recordings import Recording, read_recordings
 from progmem.data.rows import DeviceCache, Rows, fits_on_device
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
 from progmem.errors import InputError
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
+
+
+def imported(path):
+    """The modules that a file imports anywhere, and the names it takes from them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports by a relative name"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_no_module_of_data_imports_from_the_model():
+    files = sorted((Path(progmem.__file__).parent / "data").rglob("*.py"))
+    names = [(path.name, name) for path in files for name in imported(path)]
+    assert ("rows.py", "progmem.series.Series") in names
+    assert not [pair for pair in names if f"{pair[1]}.".startswith("progmem.model.")]
 
 
 def test_files_of_all_kinds_are_read(tmp_path):

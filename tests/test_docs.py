@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import progmem
+from benchmarks.results import render
 from progmem.cli import main
-from progmem.report.tables import render
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,7 +11,7 @@ from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.embed import embed
 from progmem.errors import InputError
-from progmem.model.inputs import ChannelStats
+from progmem.series import ChannelStats
 
 
 @pytest.mark.parametrize("chunk", [20, 100, 65_536])  # in pieces, two together, all of a length

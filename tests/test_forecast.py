@@ -11,10 +11,10 @@ from progmem.baselines.values import Values
 from progmem.data.forecast_sets import HORIZONS, ForecastData, as_forecast
 from progmem.data.rows import Rows
 from progmem.errors import InputError
-from progmem.model.inputs import ChannelStats
 from progmem.probes.forecast import HEADS, probe_forecast, samples
 from progmem.probes.ridge import ALPHAS, Ridge, choose, ridge_path
 from progmem.probes.sliding import Places, sliding_features, windows
+from progmem.series import ChannelStats
 from progmem.settings import DataConfig
 
 P = 10

@@ -51,18 +51,30 @@ def test_two_runs_with_one_seed_are_identical_and_another_seed_is_not(finished, 
 
 
 def test_the_first_steps_lose_as_stored():
-    """A golden curve: refactoring must not move it. Tolerance: float32 sums in another order."""
+    """A golden curve, one series an objective: refactoring must not move it.
+
+    In float64 a sum in another order moves a loss of the first 20 steps by about 1e-15, a changed
+    formula by far more than 1e-9. The recordings have a gap and unequal lengths.
+    """
     stored = json.loads((HERE / "golden/losses.json").read_text())
     losses = golden_losses()
-    assert losses == pytest.approx(stored, rel=1e-3)
+    assert losses.keys() == stored.keys()
+    for name, curve in stored.items():
+        assert losses[name] == pytest.approx(curve, rel=1e-9), name
 
 
 def golden_losses():
-    with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / "run"
-        run(folder, "train.epochs=7")
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines][:20]
+    """What golden/losses.json holds, as json with all digits."""
+    torch.set_default_dtype(torch.float64)  # Fabric gives the losses tensors of the default type
+    try:
+        with tempfile.TemporaryDirectory() as parent:
+            folder = Path(parent) / "run"
+            run(folder, "train.epochs=7", "train.precision=64")
+            lines = (folder / "metrics.jsonl").read_text().splitlines()[:20]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    steps = [json.loads(line) for line in lines]
+    return {name: [step[name] for step in steps] for name in ("loss", "icl", "pcl", "hgcl")}
 
 
 @pytest.mark.parametrize(

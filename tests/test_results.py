@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.results import TABLES, render, render_all, write_page
 from progmem.cli import main
 from progmem.errors import InputError
 from progmem.report import record
 from progmem.report.paper import CLASSIFICATION
-from progmem.report.tables import render, render_all
 
 ROOT = Path(__file__).parent.parent
 
@@ -97,8 +97,8 @@ def test_the_papers_averages_are_those_it_prints():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["nothing"], "there is no table for 'nothing'; known: demo"),
-        (["pilot"], "pilot holds no results"),
+        (["nothing"], "no table for 'nothing'; known: classify, forecast, cue, finetune"),
+        (["cue"], "cue holds no results"),
         (["classify", "--head", "cubic"], "no scores of 'cubic' on 'sequence'; poolings: sequence"),
         (["classify", "--pooling", "max_tokens"], "no scores of 'linear' on 'max_tokens'"),
     ],
@@ -119,6 +119,16 @@ def test_all_tables_are_shown_and_an_empty_folder_is_named(tmp_path, capsys):
     assert main(["results", "--results", str(tmp_path / "none")]) == 2
 
 
-def test_the_kept_results_are_shown_in_docs():
+def test_the_kept_results_are_shown_in_docs(tmp_path):
+    page = tmp_path / "results.md"
     shown = (ROOT / "docs/results.md").read_text()
     assert shown.endswith(f"\n{render_all(ROOT / 'results')}\n")
+    page.write_text(shown.partition("\n## ")[0] + "\n\n## an old table\n")
+    write_page(page, ROOT / "results")
+    assert page.read_text() == shown
+
+
+def test_the_page_of_results_shows_what_the_commands_measure_as_they_do():
+    from progmem.report import tables
+
+    assert tables.TABLES.items() <= TABLES.items()

@@ -15,8 +15,8 @@ from training_setup import made_recordings, run, small_config
 import progmem
 from progmem.data.rows import Rows
 from progmem.errors import TrainingError
-from progmem.model.inputs import ChannelStats
 from progmem.ops import cuda_graphs
+from progmem.series import ChannelStats
 from progmem.training import finetune, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.distributed import make_fabric

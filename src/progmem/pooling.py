@@ -12,7 +12,7 @@ from torch import Tensor
 
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
-from progmem.model.inputs import as_float64
+from progmem.series import as_float64
 
 AT_ONCE = 2**17  # samples; what is not pooled yet is kept for no more than these
 

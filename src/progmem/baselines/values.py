@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from progmem.encoding import Encoding
-from progmem.model.inputs import ChannelStats, clean, numbered
+from progmem.series import ChannelStats, clean, numbered
 
 
 class Values:

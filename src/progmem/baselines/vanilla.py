@@ -12,17 +12,11 @@ from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
-from progmem.model.inputs import (
-    ChannelStats,
-    Series,
-    check_count,
-    check_finite,
-    check_tensor,
-    evaluating,
-)
+from progmem.model.inputs import check_count, check_finite, check_tensor, evaluating
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
+from progmem.series import ChannelStats, Series
 
 
 class VanillaTransformer(nn.Module):

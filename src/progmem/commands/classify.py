@@ -14,12 +14,12 @@ from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.data.registry import load_labelled
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
-from progmem.model.inputs import Series
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.probes.classify import LABELS, SEEDS, probe_set
 from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.report.tables import classification_table
+from progmem.series import Series
 from progmem.training.classifier import Classifier
 from progmem.training.run_folder import check_unseen, read_as_trained, run_of, trained_on
 

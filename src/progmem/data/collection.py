@@ -13,7 +13,7 @@ from torch import Tensor
 from progmem.data.csv_files import layout, read_csv
 from progmem.data.tables import Columns, split_table
 from progmem.errors import InputError
-from progmem.model.inputs import as_array
+from progmem.series import as_array
 
 AEON_FILES = {
     ".ts": "load_from_ts_file",

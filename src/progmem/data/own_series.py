@@ -10,7 +10,7 @@ from torch import Tensor
 
 from progmem.data.dates import regular_dates
 from progmem.errors import InputError
-from progmem.model.inputs import as_array
+from progmem.series import as_array
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from torch import Tensor
 from progmem.config import ModelConfig
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
-from progmem.model.inputs import ChannelStats, Moments, Series, clean
+from progmem.series import ChannelStats, Moments, Series, clean
 from progmem.settings import DataConfig
 
 LARGEST_CACHE = 2**30  # bytes of rows that are kept on the device

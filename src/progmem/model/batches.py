@@ -11,7 +11,7 @@ from torch import Tensor
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import ChannelStats, Moments, Series, clean
+from progmem.series import ChannelStats, Moments, Series, clean
 
 
 def blank_encoding(

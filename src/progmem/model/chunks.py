@@ -15,10 +15,10 @@ from torch import Tensor
 from progmem.encoding import Encoding
 from progmem.model.backbone_stream import BackboneStream
 from progmem.model.batches import put
-from progmem.model.inputs import Moments, Series, clean
 from progmem.model.layers import AttentionLayer
 from progmem.ops.attention import merge_heads, split_heads
 from progmem.ops.neighbourhood_attention import Keys, no_keys
+from progmem.series import Moments, Series, clean
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT

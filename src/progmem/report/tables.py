@@ -1,7 +1,7 @@
 """Tables from the files of results/: what was measured, with the paper's figures beside it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +9,6 @@ import numpy as np
 
 from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
-from progmem.report.compute_tables import (
-    aggregator_table,
-    numerics_table,
-    stream_table,
-    training_table,
-    vectorised_table,
-)
 from progmem.report.cue_table import cue_table
 from progmem.report.finetune_table import finetune_table
 from progmem.report.markdown import markdown, mean_and_sd
@@ -25,24 +18,6 @@ from progmem.report.record import RESULTS
 Result = dict[str, Any]
 ByHorizon = dict[str, tuple[float, float]]  # MSE, MAE
 NOT_HERE = "Electricity321"  # its file could not be had
-
-
-def demo_table(results: list[Result]) -> str:
-    """What the demonstration reaches, as it prints it."""
-    return "\n".join("    " + line for line in results[0]["printed"])
-
-
-def backbone_table(results: list[Result]) -> str:
-    """Time and peak memory of the backbone over those of full attention, by tokens."""
-    result = results[0]
-    whole = [row for row in result["rows"] if row["role"] == "attention"]
-    patch, stride = result["config"]["patch"], result["config"]["patch_stride"]
-    lines = []
-    for ours, full in zip(whole[::2], whole[1::2], strict=True):
-        tokens = (ours["samples"] - patch) // stride + 1
-        time, memory = (ours[key] / full[key] for key in ("seconds", "peak_mb"))
-        lines.append([f"{tokens:,}", f"{time:.2f}x", f"{memory:.2f}x"])
-    return markdown(["tokens", "time", "peak memory"], lines)
 
 
 def classification_table(
@@ -141,46 +116,48 @@ def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
     return f"{mean_and_sd(accuracy, 1)} / {macro.mean():.1f}"
 
 
-TABLES: dict[str, Callable[..., str]] = {
-    "demo": demo_table,
-    "backbone": backbone_table,
-    "pilot": classification_table,
+TABLES: dict[str, Callable[..., str]] = {  # what the commands measure
     "classify": classification_table,
-    "tune": classification_table,
-    "end_to_end": classification_table,
-    "compute_stream": stream_table,
-    "compute_vectorised": vectorised_table,
-    "compute_aggregator": aggregator_table,
-    "training_step": training_table,
-    "numerics": numerics_table,
     "forecast": forecast_table,
-    "forecast_harness": forecast_table,
     "cue": cue_table,
     "finetune": finetune_table,
 }
 
 
-def render(experiment: str, folder: Path = RESULTS, **options: str) -> str:
+def render(
+    experiment: str,
+    folder: Path = RESULTS,
+    *,
+    tables: Mapping[str, Callable[..., str]] = TABLES,
+    **options: str,
+) -> str:
     """The table of one experiment's files."""
-    if experiment not in TABLES:
-        raise InputError(f"there is no table for {experiment!r}; known: {', '.join(TABLES)}")
+    if experiment not in tables:
+        raise InputError(f"there is no table for {experiment!r}; known: {', '.join(tables)}")
     paths = sorted((folder / experiment).glob("*.json"))
     if not paths:
         raise InputError(f"{folder / experiment} holds no results; give --results or run it first")
     try:
         results = [json.loads(path.read_text()) | {"name": path.stem} for path in paths]
-        if TABLES[experiment] is classification_table:
+        if tables[experiment] is classification_table:
             return classification_table(results, **options)
-        return TABLES[experiment](results)
+        return tables[experiment](results)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"a file in {folder / experiment} is not a result: {error!r}") from error
 
 
-def render_all(folder: Path = RESULTS, **options: str) -> str:
+def render_all(
+    folder: Path = RESULTS,
+    *,
+    tables: Mapping[str, Callable[..., str]] = TABLES,
+    **options: str,
+) -> str:
     """Every table there are results for, with its name above it."""
-    there = [name for name in TABLES if list((folder / name).glob("*.json"))]
+    there = [name for name in tables if list((folder / name).glob("*.json"))]
     if not there:
         raise InputError(f"{folder} holds no results; give --results DIR")
-    return "\n\n".join(f"## {name}\n\n{render(name, folder, **options)}" for name in there)
+    return "\n\n".join(
+        f"## {name}\n\n{render(name, folder, tables=tables, **options)}" for name in there
+    )

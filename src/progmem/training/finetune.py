@@ -25,11 +25,11 @@ from progmem.files import check_result_file
 from progmem.finetune_settings import FinetuneConfig, finetune_config
 from progmem.losses.total import Group
 from progmem.model import saving
-from progmem.model.inputs import ChannelStats, Series
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
 from progmem.report import record
 from progmem.report.finetune_table import finetune_table
+from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
 from progmem.training.classifier import Classifier
 from progmem.training.distributed import make_fabric, split_batch

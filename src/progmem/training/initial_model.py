@@ -5,8 +5,8 @@ import torch
 from progmem.config import ModelConfig
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError
-from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
+from progmem.series import ChannelStats
 from progmem.settings import RunConfig
 
 

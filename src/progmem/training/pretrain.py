@@ -21,10 +21,10 @@ from progmem.losses.heads import make_heads
 from progmem.losses.negatives import overlapping
 from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
 from progmem.model.geometry import count_tokens, count_windows
-from progmem.model.inputs import ChannelStats
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.ops.windows import unfold_windows
+from progmem.series import ChannelStats
 from progmem.settings import LossConfig, RunConfig
 from progmem.training import randomness, run_folder
 from progmem.training.distributed import make_fabric, split_batch

@@ -7,13 +7,13 @@ fast it is.
 from collections.abc import Callable
 from typing import Any
 
-from progmem.report.markdown import markdown
-from progmem.report.paper import (
+from benchmarks.paper import (
     AGGREGATOR_STREAMING,
     AGGREGATOR_VECTORISED,
     STREAMING,
     VECTORISED,
 )
+from progmem.report.markdown import markdown
 
 Result = dict[str, Any]
 PAPERS_RATE = 96_000  # Hz, the most it prints

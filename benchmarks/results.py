@@ -1,0 +1,92 @@
+"""Tables of everything in results/: of the benchmarks here and of the library's commands.
+
+python -m benchmarks.results            # writes the tables of docs/results.md
+python -m benchmarks.results pilot      # shows one
+"""
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compute_tables import (
+    aggregator_table,
+    numerics_table,
+    stream_table,
+    training_table,
+    vectorised_table,
+)
+from progmem.report import tables
+from progmem.report.cue_table import cue_table
+from progmem.report.finetune_table import finetune_table
+from progmem.report.markdown import markdown
+from progmem.report.record import RESULTS
+from progmem.report.tables import classification_table, forecast_table
+
+Result = dict[str, Any]
+PAGE = Path(__file__).parent.parent / "docs/results.md"
+
+
+def demo_table(results: list[Result]) -> str:
+    """What the demonstration reaches, as it prints it."""
+    return "\n".join("    " + line for line in results[0]["printed"])
+
+
+def backbone_table(results: list[Result]) -> str:
+    """Time and peak memory of the backbone over those of full attention, by tokens."""
+    result = results[0]
+    whole = [row for row in result["rows"] if row["role"] == "attention"]
+    patch, stride = result["config"]["patch"], result["config"]["patch_stride"]
+    lines = []
+    for ours, full in zip(whole[::2], whole[1::2], strict=True):
+        tokens = (ours["samples"] - patch) // stride + 1
+        time, memory = (ours[key] / full[key] for key in ("seconds", "peak_mb"))
+        lines.append([f"{tokens:,}", f"{time:.2f}x", f"{memory:.2f}x"])
+    return markdown(["tokens", "time", "peak memory"], lines)
+
+
+TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
+    "demo": demo_table,
+    "backbone": backbone_table,
+    "pilot": classification_table,
+    "classify": classification_table,
+    "tune": classification_table,
+    "end_to_end": classification_table,
+    "compute_stream": stream_table,
+    "compute_vectorised": vectorised_table,
+    "compute_aggregator": aggregator_table,
+    "training_step": training_table,
+    "numerics": numerics_table,
+    "forecast": forecast_table,
+    "forecast_harness": forecast_table,
+    "cue": cue_table,
+    "finetune": finetune_table,
+}
+render = partial(tables.render, tables=TABLES)
+render_all = partial(tables.render_all, tables=TABLES)
+
+
+def write_page(page: Path, folder: Path) -> None:
+    """Put every table below what ``page`` says before its first one."""
+    introduction = page.read_text().partition("\n## ")[0]
+    page.write_text(f"{introduction.rstrip()}\n\n{render_all(folder)}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("experiment", nargs="?", help="one experiment to show; by default all")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--pooling", default="sequence", help="of classification tables")
+    parser.add_argument("--head", default="linear", help="of classification tables")
+    chosen = parser.parse_args()
+    if chosen.experiment is None:
+        write_page(PAGE, chosen.results)
+        print(f"written: {PAGE}")
+        return
+    options = {"pooling": chosen.pooling, "head": chosen.head}
+    print(render(chosen.experiment, chosen.results, **options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+"""A user's series: arrays of any kind, checked with helpful words, normalised, gaps marked.
+
+Shapes: B series, L samples, C channels.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.errors import InputError
+
+LARGEST = 1e15  # after normalisation; squares of larger values would overflow float32
+
+
+class ChannelStats(nn.Module):
+    """Mean and scale of each channel, float64 whatever the model is cast to."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels, dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(channels, dtype=torch.float64))
+
+    @property
+    def moments(self) -> "Moments":
+        return Moments(self.mean, self.scale)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ChannelStats":
+        for name, buffer in list(self.named_buffers()):
+            setattr(self, name, buffer.to(fn(buffer).device))  # follow the device, never the dtype
+        return self
+
+
+class Moments(NamedTuple):
+    """What series are normalised by, (C,) for all or (B, 1, C) for each."""
+
+    mean: Tensor
+    scale: Tensor
+
+
+def clean(
+    values: Tensor, moments: Moments, like: Tensor, *, names: Sequence[str], start: int
+) -> tuple[Tensor, Tensor]:
+    """Normalised values in the dtype and on the device of ``like``, 0 where missing; and where not.
+
+    ``values`` is float64 (B, L, C) with NaN for missing. ``names`` and ``start`` say which series
+    and samples they are, for the message about one that is not finite.
+    """
+    mean, scale = (t.to(values.device) for t in moments)
+    x = (values - mean) / scale  # float64: large offsets keep their small variations
+    observed = ~x.isnan()
+    most = min(LARGEST, torch.finfo(like.dtype).max)
+    bad = x.abs() > most
+    if bool(bad.any()):
+        b, t, c = bad.nonzero()[0].tolist()
+        value = values[b, t, c].item()
+        why = "" if np.isinf(value) else f", beyond {most:.0e} after normalisation"
+        raise InputError(
+            f"{names[b]}, sample {start + t}, channel {c} is {value:g}{why}; "
+            "mark missing values by NaN"
+        )
+    x = torch.where(observed, x, 0.0)
+    return x.to(like.device, like.dtype), observed.to(like.device)
+
+
+class Series:
+    """A batch of series as the user gave it: an array (B, L, C) or a list of (L_i, C).
+
+    Nothing is copied until it is cut out, so a memory-mapped array may be larger than memory.
+    """
+
+    arrays: Any  # indexed by series, then by sample
+
+    def __init__(
+        self, x: Any, lengths: Any, cfg: ModelConfig, names: Sequence[str] | None = None
+    ) -> None:
+        if isinstance(x, list | tuple):
+            self.names = names or numbered(len(x))
+            if lengths is not None:
+                raise InputError("lengths goes with an array; a list's series have their own")
+            self.arrays = [as_array(s, name) for s, name in zip(x, self.names, strict=True)]
+            for name, array in zip(self.names, self.arrays, strict=True):
+                if array.ndim != 2:
+                    raise InputError(
+                        f"{name} must be (time, channels), got shape {tuple(array.shape)}"
+                    )
+                check_samples(array, cfg.channels, f"{name}: ")
+            self.lengths = [len(array) for array in self.arrays]
+        else:
+            self.arrays = as_array(x, "x")
+            shape = tuple(self.arrays.shape)
+            if len(shape) != 3:
+                hint = "; for one series (time, channels) give [x]" if len(shape) == 2 else ""
+                raise InputError(f"x must be (batch, time, channels), got shape {shape}{hint}")
+            self.names = names or numbered(shape[0])
+            check_samples(self.arrays, cfg.channels)
+            self.lengths = check_lengths(lengths, *shape[:2])
+        if not len(self.arrays):
+            raise InputError("x holds no series; give at least one")
+        for i, length in enumerate(self.lengths):
+            if length < cfg.patch:
+                how = (
+                    ""
+                    if isinstance(self.arrays, list)
+                    else f"; x {shape} is (batch, time, channels)"
+                )
+                raise InputError(
+                    f"{self.names[i]} needs at least {cfg.patch} samples, got {length} "
+                    f"(one token is made of that many{how})"
+                )
+        first = self.arrays[0]
+        self.device = first.device if isinstance(first, Tensor) else torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def batches(self, size: int, *, equal_lengths: bool = False) -> Iterator[Sequence[int]]:
+        """Rows, at most ``size`` at a time; of one length each where that is asked for."""
+        groups: dict[int, list[int]] = {}
+        for row, length in enumerate(self.lengths):
+            groups.setdefault(length if equal_lengths else 0, []).append(row)
+        for rows in groups.values():
+            for first in range(0, len(rows), size):
+                yield rows[first : first + size]
+
+    def own_moments(self, rows: Sequence[int], piece: int = 2**20) -> Moments:
+        """Mean and standard deviation of each series, over what is observed; 1 if none varies.
+
+        Where they are not finite 0 and 1, so that `clean` finds the value that is to blame.
+        """
+        count: Any = 0
+        total: Any = 0
+        square: Any = 0
+        low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
+        length = max(self.lengths[row] for row in rows)
+        pieces = [(start, min(start + piece, length)) for start in range(0, length, piece)]
+        for start, stop in pieces:
+            values = self.cut(rows, start, stop)
+            count = count + (~values.isnan()).sum(1, keepdim=True)
+            total = total + values.nansum(1, keepdim=True)
+            low = values.nan_to_num(torch.inf).amin(1, keepdim=True).minimum(low)
+            high = values.nan_to_num(-torch.inf).amax(1, keepdim=True).maximum(high)
+        mean = total / count.clamp(min=1)  # (B, 1, C)
+        for start, stop in pieces:
+            square = square + (self.cut(rows, start, stop) - mean).square().nansum(1, keepdim=True)
+        scale = (square / count.clamp(min=1)).sqrt()
+        finite = scale.isfinite()
+        varies = finite & (low < high) & (scale > 0)
+        return Moments(torch.where(finite, mean, 0.0), torch.where(varies, scale, 1.0))
+
+    def cut(self, rows: Sequence[int], start: int, stop: int) -> Tensor:
+        """Samples ``start`` to ``stop`` of some series, float64, NaN past a series' end."""
+        channels = self.arrays[0].shape[-1]
+        if isinstance(self.arrays, Tensor) and stop <= min(self.lengths[row] for row in rows):
+            return as_float64(self.arrays[torch.tensor(rows), start:stop])  # at once: a GPU waits
+        out = torch.full(
+            (len(rows), stop - start, channels), torch.nan, dtype=torch.float64, device=self.device
+        )
+        for i, row in enumerate(rows):
+            piece = self.arrays[row][start : min(stop, self.lengths[row])]
+            out[i, : len(piece)] = as_float64(piece)
+        return out
+
+
+def as_array(x: Any, name: str) -> Any:
+    """A tensor as it is, anything else as an array of numbers; masked values become NaN."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        return np.ma.filled(x.astype(np.float64), np.nan)
+    try:
+        array = np.asanyarray(x)
+    except ValueError as error:
+        raise InputError(f"{name} must be an array, got {type(x).__name__}: {error}") from error
+    if array.ndim == 0:
+        raise InputError(f"{name} must be an array or a list of arrays, got {type(x).__name__}")
+    return array
+
+
+def as_float64(array: Any) -> Tensor:
+    if isinstance(array, Tensor):
+        return array.detach().to(torch.float64)
+    return torch.from_numpy(np.array(array, dtype=np.float64))
+
+
+def check_samples(array: Any, channels: int, name: str = "") -> None:
+    """Refuse anything but real numbers, with the model's channels on the last axis."""
+    kind, shape = array.dtype, tuple(array.shape)
+    real = not kind.is_complex if isinstance(array, Tensor) else kind.kind in "biuf"
+    if not real:
+        raise InputError(
+            f"{name}series must be real numbers, got dtype {kind}; "
+            "leave out times and texts, mark missing values by NaN"
+        )
+    if shape[-1] != channels:
+        hint = ""
+        if shape[-2] == channels:
+            order = "(batch, time, channels)" if len(shape) == 3 else "(time, channels)"
+            hint = f"; the shape is {shape} and should be {order}: transpose?"
+        raise InputError(f"{name}model has {channels} channels, got {shape[-1]}{hint}")
+
+
+def check_lengths(lengths: Any, batch: int, time: int) -> list[int]:
+    """The samples of each series, given or all of them."""
+    if lengths is None:
+        return [time] * batch
+    try:
+        array = np.asarray(lengths)
+    except ValueError:  # ragged
+        array = np.empty(())
+    if array.shape != (batch,) or array.dtype.kind not in "iu":
+        raise InputError(
+            f"lengths must be {batch} whole numbers, one a series, "
+            f"got shape {array.shape} of {array.dtype}"
+        )
+    if batch and (array.min() < 0 or array.max() > time):
+        raise InputError(f"lengths must be at most {time} (the samples of x), got {array.tolist()}")
+    return [int(n) for n in array]
+
+
+def numbered(count: int) -> list[str]:
+    """What series without names are called."""
+    return [f"series {i}" for i in range(count)]
