@@ -10,7 +10,7 @@ from progmem.errors import InputError
 UNFINISHED = ".progmem-"  # what a file is called until it is whole
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes | bytearray) -> None:
     """Replace ``path`` whole or not at all, whatever happens meanwhile."""
     unfinished = path.with_name(f"{UNFINISHED}{path.name}.{os.getpid()}")
     try:
