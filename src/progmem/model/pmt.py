@@ -165,7 +165,7 @@ class PMT(nn.Module):
         return Replayed(self, Counter(sizes))
 
     def save(self, folder: str | Path) -> None:
-        """Write weights, config and checksums; `progmem.load` reads them back."""
+        """Write weights and config under a checksum; `progmem.load` reads them back."""
         saving.save(self, Path(folder))
 
 

@@ -1,0 +1,121 @@
+"""Files of version 0.1.0 (`legacy/0.1.0/make.py`): each still gives what it gave then."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import progmem
+
+HERE = Path(__file__).parent / "legacy/0.1.0"
+
+
+@pytest.fixture(scope="module")
+def known():
+    return np.load(HERE / "expected.npz")
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The files, to be changed at will."""
+    shutil.copytree(HERE, tmp_path / "old")
+    return tmp_path / "old"
+
+
+def older(path):
+    return pytest.warns(UserWarning, match=f"{path} is in the older format .* is read unverified;")
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):
+    with older(old / "model"):
+        model = progmem.load(old / "model")
+    assert_close(model.encode(known["x"]).sequence.numpy(), known["model"])
+    model.save(old / "model")
+    assert [path.name for path in (old / "model").iterdir()] == ["model.safetensors"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = progmem.load(old / "model")
+    assert (again.encode(known["x"]).sequence == model.encode(known["x"]).sequence).all()
+
+
+def test_a_saved_encoder_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):
+    x = known["x"].transpose(0, 2, 1)
+    with older(old / "encoder"), older(old / "encoder/model"):
+        encoder = progmem.PMTEncoder.load(old / "encoder")
+    assert encoder.lr == 1e-2 and isinstance(encoder.settings, tuple)
+    assert_close(encoder.transform(x), known["encoder"])
+    encoder.save(old / "encoder")
+    names = [path.name for path in (old / "encoder").iterdir()]
+    assert sorted(names) == ["encoder.safetensors", "model"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = progmem.PMTEncoder.load(old / "encoder")
+    np.testing.assert_array_equal(again.transform(x), encoder.transform(x))
+
+
+def flip(path, place=-1):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def weights(folder):
+    (path,) = folder.glob("model-*.safetensors")
+    return path
+
+
+def change(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+OTHER = {"name": "model-/../../x.safetensors", "sha256": "0"}
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda f: flip(weights(f)), "safetensors is damaged, or manifest.json is"),
+        (lambda f: weights(f).unlink(), "safetensors cannot be read"),
+        (lambda f: (f / "manifest.json").write_text("{"), "manifest.json is damaged"),
+        (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
+        (lambda f: change(f / "manifest.json", format="other"), "has format 'other'"),
+        (lambda f: change(f / "manifest.json", files={}), "manifest.json is damaged: KeyError"),
+        (
+            lambda f: change(f / "manifest.json", files={"weights": OTHER, "config": OTHER}),
+            "manifest.json is damaged: it names other files",
+        ),
+    ],
+)
+def test_a_damaged_model_is_named(old, damage, message):
+    damage(old / "model")
+    with pytest.raises(progmem.ModelFolderError, match=message):
+        progmem.load(old / "model")
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda f: (f / "estimator.json").write_text("{"), "estimator.json is damaged"),
+        (lambda f: change(f / "estimator.json", format="2"), "has format '2'"),
+        (lambda f: change(f / "estimator.json", facts={}), "its sha256 is not the one in it"),
+    ],
+)
+def test_a_damaged_encoder_is_named(old, damage, message):
+    damage(old / "encoder")
+    with pytest.raises(progmem.ModelFolderError, match=message):
+        progmem.PMTEncoder.load(old / "encoder")
+
+
+@pytest.mark.filterwarnings("ignore:.*older format")
+def test_an_encoder_and_a_model_of_another_save_are_told_apart(old):
+    shutil.rmtree(old / "encoder/model")
+    shutil.copytree(old / "model", old / "encoder/model")
+    with pytest.raises(progmem.ModelFolderError, match="are not of one save"):
+        progmem.PMTEncoder.load(old / "encoder")
