@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 import progmem
+from progmem.data.recordings import Recording
+from progmem.settings import read_config
+from progmem.training.checkpoint import newest_checkpoint
+from progmem.training.classifier import Classifier
+from progmem.training.pretrain import pretrain
 
 HERE = Path(__file__).parent / "legacy/0.1.0"
 
@@ -58,6 +63,71 @@ def test_a_saved_encoder_gives_what_it_gave_and_is_verified_once_it_is_saved_aga
         warnings.simplefilter("error")
         again = progmem.PMTEncoder.load(old / "encoder")
     np.testing.assert_array_equal(again.transform(x), encoder.transform(x))
+
+
+def resumed(folder, x, say):
+    recordings = [Recording(str(i), values) for i, values in enumerate(x)]
+    return pretrain(recordings, folder, read_config(folder / "config.yaml", []), say=say)
+
+
+def test_a_run_begun_by_it_goes_on_and_ends_where_it_would_have_ended(old, known):
+    folder, said = old / "run/checkpoints", []
+    with older(folder / "step-00000004.safetensors"):
+        model = resumed(old / "run", known["x"], said.append)
+    assert f"going on from step 4 of {old / 'run'}" in said
+    assert_close(model.encode(known["x"]).sequence.numpy(), known["run"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the newest checkpoint is of today's format
+        assert newest_checkpoint(folder, say=pytest.fail).step == 6
+        resumed(old / "run", known["x"], said.append)
+    assert "has finished its 6 steps" in said[-1]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: flip(f / "step-00000004.safetensors"),
+        lambda f: change(f / "step-00000004.json", step=5),
+        lambda f: change(f / "step-00000004.json", sha256=None),
+        lambda f: (f / "step-00000004.json").write_text("null"),
+        lambda f: (f / "step-00000004.json").unlink(),
+        lambda f: (f / "step-00000004.json").write_bytes(b"\xff\xfe"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*older format")
+def test_a_damaged_checkpoint_is_passed_over(old, damage):
+    said = []
+    damage(old / "run/checkpoints")
+    assert newest_checkpoint(old / "run/checkpoints", say=said.append) is None
+    assert "step-00000004" in said[0] and "damaged and passed over" in said[0]
+
+
+def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):
+    with older(old / "tuned"), older(old / "tuned/model"):
+        classifier = Classifier.load(old / "tuned")
+    assert classifier.classes == ("slow", "fast")
+    assert_close(classifier.scores(known["x"]), known["tuned"])
+    classifier.save(old / "tuned")
+    assert sorted(p.name for p in (old / "tuned").iterdir()) == ["head.safetensors", "model"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = Classifier.load(old / "tuned")
+    np.testing.assert_array_equal(again.scores(known["x"]), classifier.scores(known["x"]))
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda f: flip(f / "head.safetensors"), "damaged, or head.json is"),
+        (lambda f: change(f / "head.json", format="2"), "has format '2'"),
+        (lambda f: change(f / "head.json", encoder="2"), "its head belongs to another network"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*older format")
+def test_a_damaged_head_is_named(old, damage, message):
+    damage(old / "tuned")
+    with pytest.raises(progmem.ModelFolderError, match=f"not a finetuned run: .*{message}"):
+        Classifier.load(old / "tuned")
 
 
 def flip(path, place=-1):
