@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import progmem
@@ -63,6 +64,45 @@ def test_a_saved_encoder_gives_what_it_gave_and_is_verified_once_it_is_saved_aga
         warnings.simplefilter("error")
         again = progmem.PMTEncoder.load(old / "encoder")
     np.testing.assert_array_equal(again.transform(x), encoder.transform(x))
+
+
+def test_a_forecaster_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):
+    with older(old / "model"):
+        model = progmem.load(old / "model")
+    path, hours = old / "forecaster.safetensors", pd.date_range("2024-01-01", periods=90, freq="h")
+    with older(path):
+        forecaster = progmem.Forecaster.load(path, model)
+    found = forecaster.predict(3, known["series"], hours)
+    np.testing.assert_allclose(found.to_numpy(), known["forecaster"], rtol=1e-3)
+    forecaster.save(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again = progmem.Forecaster.load(path, model)
+    pd.testing.assert_frame_equal(again.predict(3, known["series"], hours), found)
+
+
+@pytest.mark.filterwarnings("ignore:.*older format")
+def test_a_damaged_forecaster_is_named(old):
+    model, path = progmem.load(old / "model"), old / "forecaster.safetensors"
+    good = path.read_bytes()
+    for place in range(0, len(good), 7):
+        path.write_bytes(good)
+        flip(path, place)
+        with pytest.raises(progmem.InputError, match=r"forecaster.safetensors (is damaged|cannot)"):
+            progmem.Forecaster.load(path, model)
+
+
+def test_a_stream_goes_on_and_is_verified_once_it_is_saved(old, known):
+    with older(old / "model"):
+        model = progmem.load(old / "model")
+    path = old / "stream.safetensors"
+    with older(path):
+        stream = progmem.Stream.load(model, path)
+    stream.save(path)
+    assert_close(stream.push(known["x"][:, 9:]).tokens.numpy(), known["stream"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert progmem.Stream.load(model, path).samples == 9
 
 
 def resumed(folder, x, say):
