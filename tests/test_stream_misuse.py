@@ -41,6 +41,8 @@ import progmem
         (lambda m: _restore_with(m, **{"block.0.emitted": 1}), "what it counts is not what it"),
         (lambda m: _restore_cut(m, "block.0.held", 1), "what it counts is not what it holds"),
         (lambda m: _restore_cut(m, "block.1.filled", 0), "what it counts is not what it holds"),
+        (lambda m: _restore_longer(m, "block.1.below"), "what it counts is not what it holds"),
+        (lambda m: _restore_longer(m, "block.1.copies"), "what it counts is not what it holds"),
         (lambda m: _restore_cut(m, "observed", 1), "what it counts is not what it holds"),
         (lambda m: progmem.Stream.restore(m, None), "not the state of a progmem Stream"),
         (lambda m: _restore_with_other_weights(m), "of another config, dtype or weights"),
@@ -81,6 +83,13 @@ def _state(model):
 def _restore_cut(model, name, axis):
     state = _state(model)
     state[name] = state[name].narrow(axis, 0, 1)
+    progmem.Stream.restore(model, state)
+
+
+def _restore_longer(model, name):
+    state = _state(model)
+    B, held, *rest = state[name].shape
+    state[name] = state[name].new_zeros(B, held + 1, *rest)
     progmem.Stream.restore(model, state)
 
 

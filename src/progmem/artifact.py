@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -105,7 +106,7 @@ def begins(path: Path) -> bool:
 def check_tensors(
     tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor], where: object
 ) -> None:
-    """Refuse names, shapes or dtypes that are not those ``expected`` (tensors on meta will do)."""
+    """Refuse names, shapes or dtypes that are not those ``expected`` (see `shaped`)."""
     odd = sorted(tensors.keys() ^ expected.keys())
     if odd:
         more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
@@ -117,6 +118,11 @@ def check_tensors(
                 f"{where}: {name} has shape {tuple(found.shape)} and {found.dtype}, "
                 f"not {tuple(tensor.shape)} and {tensor.dtype}"
             )
+
+
+def shaped(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """A tensor without memory, to say what is expected."""
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def noted(

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from progmem import artifact, legacy
-from progmem.artifact import Artifact, noted
+from progmem.artifact import Artifact, noted, shaped
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
 from progmem.forecaster_ridges import GAPS, Column
@@ -87,16 +86,16 @@ def _fitted(kept: Artifact, forecaster: "Forecaster", F: int, where: str) -> dic
     )
     if not alphas.keys() == gaps.keys() == tried.keys() or not all(map(_is_horizon, alphas)):
         raise ArtifactError(f"{where}: its horizons are {', '.join(alphas)[:60]}")
-    expected = {"mean": _real(F), "scale": _real(F)}
+    expected = {"mean": shaped(F), "scale": shaped(F)}
     for text in alphas:
         weight = kept.tensors.get(f"{text}.weight", torch.empty(0))
         H, K = int(text), weight.shape[1] if weight.ndim == 3 else 0
         if width is not None:
             K = width + forecaster.padding + 1
         expected |= {
-            f"{text}.weight": _real(F, K, H),
-            f"{text}.bias": _real(F, H),
-            f"{text}.spread": _real(q, H * F),
+            f"{text}.weight": shaped(F, K, H),
+            f"{text}.bias": shaped(F, H),
+            f"{text}.spread": shaped(q, H * F),
         }
         for values, size, good in (
             (alphas[text], F, lambda v: isinstance(v, NUMBER)),
@@ -119,7 +118,3 @@ def _fitted(kept: Artifact, forecaster: "Forecaster", F: int, where: str) -> dic
 
 def _is_horizon(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10 and str(int(text)) == text
-
-
-def _real(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float64, device="meta")

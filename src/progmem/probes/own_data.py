@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
 from progmem import artifact
-from progmem.artifact import Artifact, noted
+from progmem.artifact import Artifact, noted, shaped
 from progmem.data.labels import check_labels, known_labels
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
@@ -148,23 +147,21 @@ def _machine(found: Artifact, where: str) -> Machine:
     note, tensors = found.note, found.tensors
     names = noted(note, "classes", list, where, of=(str, int))
     classes, Y = np.array(names), len(names)  # whole numbers or texts, as `known_labels` has them
-    if classes.dtype.kind not in "iU" or not 2 <= Y == len(set(classes.tolist())):
+    mixed = len(set(map(type, names))) != 1
+    if mixed or classes.dtype.kind not in "iU" or not 2 <= Y == len(set(classes.tolist())):
         raise ArtifactError(f"{where}: its classes are {str(names)[:60]}")
     support = tensors.get("support", torch.empty(0))
     V, D = support.shape if support.ndim == 2 else (0, 0)
-
-    def real(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float64, device="meta")
-
     expected = {
-        "mean": real(D), "scale": real(D), "support": real(V, D), "dual": real(Y - 1, V),
-        "intercept": real(Y * (Y - 1) // 2), "counts": real(Y).long(),
+        "mean": shaped(D), "scale": shaped(D), "support": shaped(V, D), "dual": shaped(Y - 1, V),
+        "intercept": shaped(Y * (Y - 1) // 2), "counts": shaped(Y, dtype=torch.int64),
     }  # fmt: skip
     artifact.check_tensors(tensors, expected, where)
     arrays = {name: tensors[name].numpy() for name in _ARRAYS}
     if (arrays["counts"] < 0).any() or arrays["counts"].sum() != V:
         raise ArtifactError(f"{where}: its classes have not {V} support vectors together")
-    if not all(np.isfinite(array).all() for array in arrays.values()) or arrays["scale"].min() <= 0:
+    finite = all(np.isfinite(array).all() for array in arrays.values())
+    if not finite or (arrays["scale"] <= 0).any():
         raise ArtifactError(f"{where}: a number is not finite, or a scale not above 0")
     kernel, gamma = noted(note, "kernel", str, where), noted(note, "gamma", float, where)
     if kernel not in ("linear", "rbf") or not 0 < gamma < np.inf:
