@@ -55,7 +55,8 @@ def write(path: Path, kind: str, tensors: Mapping[str, Tensor], note: Mapping[st
     entries = {"__metadata__": metadata, **json.loads(plain[LENGTH:body])}
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % LENGTH)  # tensors are aligned, as safetensors has them
-    data = bytearray(len(header).to_bytes(LENGTH, "little") + header + plain[body:])
+    data = bytearray(len(header).to_bytes(LENGTH, "little") + header)
+    data += memoryview(plain)[body:]  # tensors may be large: one copy, not three
     assert data[LENGTH:END] == PREFIX + ZEROS
     digest = hashlib.sha256(data).hexdigest()
     data[START:END] = digest.encode()
@@ -68,8 +69,10 @@ def read(path: Path, kind: str) -> Artifact:
     unread = f"{path} cannot be read as {_one(kind)}"
     try:
         with path.open("rb") as file:
-            begin = file.read(100)  # a large file of something else is not read to its end
-            data = begin + file.read() if _begins(begin) else begin
+            data = file.read(100)  # a large file of something else is not read to its end
+            if _begins(data):
+                file.seek(0)
+                data = file.read()
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
     if not _begins(data):
