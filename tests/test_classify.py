@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from progmem.data.labels import draw_labels, parse_amount
 from progmem.errors import InputError
 from progmem.probes import svm
 from progmem.probes.classify import classify
-from progmem.probes.svm import FIXED_C, GRID, HEADS, fit_svm
+from progmem.probes.svm import FIXED_C, GRID, HEADS, Machine, fit_svm
 
 
 def test_label_draws_are_stratified_nested_and_reproducible():
@@ -128,3 +129,43 @@ def test_features_that_are_all_the_same_have_a_machine():
     x, y = np.zeros((12, 4)), np.arange(12) % 2
     for head in HEADS.values():
         assert fit_svm(x, y, head).predict(x).shape == (12,)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize("classes", [2, 3, 4, 7])
+def test_a_machine_of_arrays_decides_as_scikit_learns_does(classes, kernel, dtype):
+    rng = np.random.default_rng(classes)
+    y = rng.permutation(np.arange(90) % classes)
+    x = (rng.normal(size=(90, 5)) * 10.0 ** np.arange(5) + y[:, None] + 3).astype(dtype)
+    new = (3 * x[rng.permutation(90)] + rng.normal(size=(90, 5))).astype(dtype)
+    names = np.array([f"class {label}" for label in range(classes)])[y]
+    scaler = StandardScaler().fit(x)
+    svc = fit_svm(scaler.transform(x), names, HEADS[kernel])
+    machine = Machine.of(scaler, svc)
+    for features in (x, new):
+        scaled = scaler.transform(features)
+        np.testing.assert_array_equal(machine.scaled(features), scaled)
+        values = machine.decision_function(features)
+        np.testing.assert_allclose(values, svc.decision_function(scaled), rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(machine.predict(features), svc.predict(scaled))
+    assert len(set(machine.predict(x))) == classes
+    by_default = SVC(kernel=kernel, C=svc.C).fit(scaler.transform(x), names)
+    np.testing.assert_array_equal(
+        svc.decision_function(scaled), by_default.decision_function(scaled)
+    )
+
+
+def test_a_tie_of_votes_is_decided_as_scikit_learn_does():
+    """Three classes around the origin: there each beats one other, and no value is above 0."""
+    angle = 2 * np.pi * np.arange(3) / 3
+    x, y = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.arange(3)
+    scaler, svc = StandardScaler().fit(x), SVC(kernel="linear", C=1.0, gamma=1.0).fit(x, y)
+    machine = Machine.of(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
+    origin = np.zeros((1, 2))
+    assert machine.predict(origin) == svc.predict(origin)
+    for two in ([0, 1], [1, 2]):
+        svc = SVC(kernel="linear", C=1.0, gamma=1.0).fit(np.array([[-1.0, 0], [1, 0]]), two)
+        machine = Machine.of(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
+        assert machine.decision_function(origin) == 0 == svc.decision_function(origin)
+        assert machine.predict(origin) == svc.predict(origin)

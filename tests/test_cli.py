@@ -75,7 +75,17 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
         ["embed", "run-plain/model", "swapped-plain.csv", "-o", "out"],
         ["probe", "forecast", "run/model", "swapped.csv", "--horizon", "3"],
         ["probe", "forecast", "run-plain/model", "swapped.csv", "--horizon", "3"],
-        ["probe", "classify", "run-plain/model", "--x", "two", "--y", "y.csv", "-o", "p.skops"],
+        [
+            "probe",
+            "classify",
+            "run-plain/model",
+            "--x",
+            "two",
+            "--y",
+            "y.csv",
+            "-o",
+            "p.safetensors",
+        ],
         ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--y", "y.csv"],
     ):
         assert main(command) == 2, command
@@ -116,14 +126,14 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
     assert main([*from_scratch, "train.epochs=1"]) == 0
     fit = ["probe", "classify", "nameless/model", "--x", "csv", "--y", "y.csv"]
     assert main(["pretrain", "x.npy", "-o", "nameless", *SETTINGS]) == 0
-    assert main([*fit, "-o", "p.skops"]) == 0
+    assert main([*fit, "-o", "p.safetensors"]) == 0
     capsys.readouterr()
     for command, where in (
         (["embed", "tuned/model", "swapped", "-o", "out"], "tuned"),
         (["embed", "scratch/model", "swapped", "-o", "out"], "scratch"),
         ([*fit, "--predict", "swapped", "-o", "p.csv"], "csv"),
-        (["probe", "classify", "nameless/model", "--probe", "p.skops", "--predict", "swapped",
-          "-o", "p.csv"], "p.skops"),
+        (["probe", "classify", "nameless/model", "--probe", "p.safetensors", "--predict", "swapped",
+          "-o", "p.csv"], "p.safetensors"),
         (["probe", "classify", "tuned/model", "--probe", "tuned", "--predict", "swapped",
           "-o", "p.csv"], "tuned"),
     ):  # fmt: skip

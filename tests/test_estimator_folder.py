@@ -1,13 +1,13 @@
 """A saved encoder: back to the bit, or refused with a reason."""
 
-import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 from estimator_setup import made, small
 
-from progmem import ModelFolderError, PMTEncoder
+from progmem import ModelFolderError, PMTEncoder, artifact
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +28,38 @@ def test_a_saved_encoder_comes_back_to_the_bit(fitted, tmp_path):
         assert hasattr(again, "feature_names_in_") == (X is wide)
 
 
-def change_note(folder, change):
-    note = json.loads((folder / "estimator.json").read_text())
-    change(note)
-    (folder / "estimator.json").write_text(json.dumps(note))
+def change_note(folder, **changes):
+    """Another note under a checksum that fits: whole, but not what was saved."""
+    path = folder / "encoder.safetensors"
+    artifact.write(path, "encoder", {}, artifact.read(path, "encoder").note | changes)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (lambda f: (f / "estimator.json").unlink(), "it has no estimator.json"),
-        (lambda f: (f / "estimator.json").write_text("{"), "estimator.json is damaged"),
-        (lambda f: (f / "estimator.json").write_text("[]"), "estimator.json is damaged"),
+        (lambda f: (f / "encoder.safetensors").unlink(), "it has no encoder.safetensors"),
         (
-            lambda f: change_note(f, lambda note: note["facts"]["params"].update(lr=1.0)),
-            "its sha256 is not the one in it",
+            lambda f: (f / "encoder.safetensors").write_text("{"),
+            "encoder.safetensors cannot be read as an encoder",
         ),
-        (lambda f: change_note(f, lambda note: note.update(format="2")), "has format '2'"),
-        (lambda f: (f / "model/manifest.json").unlink(), "it has no manifest.json"),
+        (
+            lambda f: shutil.copy(f / "model/model.safetensors", f / "encoder.safetensors"),
+            "as an encoder: it is a model",
+        ),
+        (lambda f: flip(f / "encoder.safetensors"), "encoder.safetensors is damaged"),
+        (lambda f: change_note(f, params=[]), "params in its note is"),
+        (lambda f: change_note(f, params={"sise": 1}), "unexpected keyword argument 'sise'"),
+        (lambda f: change_note(f, params={"settings": 3}), "can read: 'int' object is not iter"),
+        (lambda f: change_note(f, n_features_in="2"), "n_features_in in its note is '2'"),
+        (lambda f: change_note(f, feature_names_in=[1]), "feature_names_in in its note is"),
+        (lambda f: change_note(f, channel_names=[[]]), "channel_names in its note is"),
+        (lambda f: (f / "model/model.safetensors").unlink(), "it has no model.safetensors"),
         (lambda f: small(seed=1).fit(made()).model_.save(f / "model"), "are not of one save"),
     ],
 )

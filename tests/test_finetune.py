@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import threading
 
@@ -11,12 +12,14 @@ import torch
 from finetune_setup import config, made, same_weights, without_last_checkpoint
 
 import progmem
+from progmem import artifact
 from progmem.data.labelled import choose_parts
 from progmem.data.labels import draw_labels
 from progmem.data.recordings import Recording
 from progmem.data.rows import Rows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.settings import read_config
+from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import Classifier
 from progmem.training.finetune import FinetuneTask, finetune
 from progmem.training.grad_cache import backward_in_parts
@@ -117,9 +120,9 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, 
         finetune(made(), tmp_path / "stopped", cfg, say=said.append)
     monkeypatch.undo()
     assert stopped.value.code == 143 and "the same command goes on from there" in said[-1]
-    (note,) = (tmp_path / "stopped/checkpoints").glob("*.json")
+    kept_step = newest_checkpoint(tmp_path / "stopped/checkpoints", say=print).step
     kept = (tmp_path / "stopped/metrics.jsonl").read_text().splitlines()
-    assert 3 <= json.loads(note.read_text())["step"] == len(kept) < 6
+    assert 3 <= kept_step == len(kept) < 6
     assert not (tmp_path / "stopped/result.json").exists()
     for name in ("stopped", "whole"):
         finetune(made(), tmp_path / name, cfg, say=lambda _: None)
@@ -238,13 +241,52 @@ def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_pat
     x = made().test
     np.testing.assert_allclose(again.scores(x), classifier.scores(x), atol=1e-6)
     finetune(made(), tmp_path / "other", config("train.seed=1"), say=None)
-    (tmp_path / "run/head.json").write_bytes((tmp_path / "other/head.json").read_bytes())
-    with pytest.raises(ModelFolderError, match="head is damaged or of another version"):
-        Classifier.load(tmp_path / "run")
-    data = (tmp_path / "other/head.safetensors").read_bytes()
-    (tmp_path / "run/head.safetensors").write_bytes(data)
+    shutil.copy(tmp_path / "other/head.safetensors", tmp_path / "run/head.safetensors")
     with pytest.raises(ModelFolderError, match="head belongs to another network"):
         Classifier.load(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tuned") / "run"
+    finetune(made(), folder, config("train.epochs=1"), say=None)
+    return folder
+
+
+def forge(path, note=None, **tensors):
+    """Another content under a checksum that fits: whole, but not what was saved."""
+    found = artifact.read(path, "classifier head")
+    tensors = found.tensors | tensors
+    artifact.write(path, "classifier head", tensors, found.note | (note or {}))
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[data.index(at)] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda p: p.unlink(), "head.safetensors cannot be read: No such file"),
+        (lambda p: p.write_bytes(b""), "head.safetensors cannot be read as a classifier head"),
+        (lambda p: flip(p, b"slow"), "head.safetensors is damaged"),  # the name of a class
+        (lambda p: artifact.write(p, "stream", {}, {}), "it is a stream"),
+        (lambda p: forge(p, {"encoder": "0"}), "its head belongs to another network"),
+        (lambda p: forge(p, {"classes": [1, 2]}), "its head: classes in its note is"),
+        (lambda p: forge(p, {"classes": ["a"] * 3}), "has 3 classes and not as many outputs"),
+        (lambda p: forge(p, bias=torch.ones(2, dtype=torch.int64)), "not as many outputs"),
+        (lambda p: forge(p, weight=torch.ones(2, 3)), r"its head: weight has shape \(2, 3\)"),
+        (lambda p: forge(p, more=torch.ones(2, 3)), "its head: missing or unknown tensors more"),
+    ],
+)
+def test_a_damaged_or_strange_head_is_refused_in_one_line(tuned, tmp_path, damage, message):
+    folder = tmp_path / "run"
+    shutil.copytree(tuned, folder)
+    damage(folder / "head.safetensors")
+    with pytest.raises(ModelFolderError, match=f"{folder} is not a finetuned run: .*{message}"):
+        Classifier.load(folder)
 
 
 def test_a_model_without_memory_and_series_cut_into_windows_are_trained(tmp_path):

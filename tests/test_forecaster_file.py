@@ -1,5 +1,7 @@
 """A kept forecaster: it predicts as before, and notices what is not its own."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from forecast_setup import daily_waves, hours, small_model
 from safetensors.torch import save_file
 
 import progmem
+from progmem import artifact
 from progmem.errors import InputError
 
 P = 30
@@ -44,7 +47,7 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
             ask()
     content = (tmp_path / "kept.safetensors").read_bytes()
     (tmp_path / "short").write_bytes(content[:100])
-    with pytest.raises(InputError, match="short cannot be read as a forecaster"):
+    with pytest.raises(InputError, match="short is damaged"):
         progmem.Forecaster.load(tmp_path / "short", model)
     for place in np.linspace(0, len(content) - 1, 25).astype(int):
         flipped = bytearray(content)
@@ -53,8 +56,72 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
         with pytest.raises(InputError, match=r"flipped (is damaged|cannot be read|is not a fore)"):
             progmem.Forecaster.load(tmp_path / "flipped", model)
     save_file({"note": torch.tensor(list(b"{}"), dtype=torch.uint8)}, tmp_path / "other")
-    with pytest.raises(InputError, match="not a forecaster this version"):
+    with pytest.raises(InputError, match="other cannot be read as a forecaster"):
         progmem.Forecaster.load(tmp_path / "other", model)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    path = tmp_path_factory.mktemp("forecaster") / "kept"
+    forecaster = progmem.Forecaster(small_model(9), padding=P).fit(daily_waves(T, 2), hours(T))
+    for horizon in (2, 4):
+        forecaster.predict(horizon)
+    forecaster.save(path)
+    return path
+
+
+def forge(path, note=None, **tensors):
+    """Another content under a checksum that fits: whole, but not what was saved."""
+    found = artifact.read(path, "forecaster")
+    tensors = found.tensors | tensors
+    artifact.write(path, "forecaster", tensors, found.note | (note or {}))
+
+
+def part(path, name, **horizons):
+    forge(path, {name: artifact.read(path, "forecaster").note[name] | horizons})
+
+
+def cut(path, name, *shape):
+    forge(path, **{name: torch.ones(shape, dtype=torch.float64)})
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda p: artifact.write(p, "label probe", {}, {}), "it is a label probe"),
+        (lambda p: forge(p, {"encoder": 1}), "was fitted on the features of another model"),
+        (lambda p: forge(p, {"columns": ["a"]}), "mean has shape|its note has"),
+        (lambda p: forge(p, {"columns": "ab"}), "columns in its note is 'ab'"),
+        (lambda p: forge(p, {"step": None}), "step in its note is 'None'"),
+        (lambda p: forge(p, {"padding": 0}), "can read: padding must be"),
+        (lambda p: forge(p, {"padding": P - 1}), "2.weight has shape"),
+        (lambda p: forge(p, {"validation": "a"}), "can read: validation must be"),
+        (lambda p: forge(p, {"quantiles": [0.5]}), "2.spread has shape"),
+        (lambda p: forge(p, {"quantiles": [2]}), "can read: quantiles must lie"),
+        (lambda p: forge(p, {"alphas": []}), "alphas in its note is"),
+        (lambda p: forge(p, {"alphas": {}}), "its horizons are"),
+        (
+            lambda p: forge(p, {name: {"x": []} for name in ("alphas", "gaps", "tried")}),
+            "horizons are x",
+        ),
+        (lambda p: part(p, "alphas", **{"2": ["1", "2"]}), "its note has .* for horizon 2"),
+        (lambda p: part(p, "alphas", **{"2": [1.0]}), "its note has .* for horizon 2"),
+        (lambda p: part(p, "gaps", **{"4": ["newest", "oldest"]}), "its note has .* for horizon 4"),
+        (lambda p: part(p, "tried", **{"4": [1.0, 2.0, 3.0]}), "its note has .* for horizon 4"),
+        (lambda p: cut(p, "2.weight", 2, 3, 2), "2.weight has shape"),
+        (lambda p: cut(p, "2.weight", 2), "2.weight has shape"),
+        (lambda p: cut(p, "2.bias", 2, 3), "2.bias has shape"),
+        (lambda p: cut(p, "mean", 3), "mean has shape"),
+        (lambda p: cut(p, "6.bias", 3), "missing or unknown tensors 6.bias"),
+    ],
+)
+def test_a_strange_forecaster_is_refused_in_one_line(kept, tmp_path, damage, message):
+    path = tmp_path / "kept"
+    shutil.copy(kept, path)
+    damage(path)
+    with pytest.raises(InputError, match=message) as caught:
+        progmem.Forecaster.load(path, small_model(9))
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
 def test_numbers_of_numpy_are_kept_as_others_are(tmp_path):

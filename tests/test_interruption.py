@@ -1,7 +1,5 @@
 """Runs that are killed, stopped, damaged or out of disk: nothing is lost."""
 
-import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -10,12 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from training_setup import SETTINGS, assert_same_model, made_recordings, run, steps_of
 
 import progmem
+from progmem import artifact
 from progmem.training import checkpoint
 from progmem.training.checkpoint import newest_checkpoint
 
@@ -88,15 +90,14 @@ def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(tmp_path, d
     assert process.returncode == code, output
     assert time.time() - began < 5
     assert b"the same command goes on from there" in output
-    (note,) = (folder / "checkpoints").glob("*.json")
-    assert json.loads(note.read_text())["step"] == len(steps_of(folder))
+    assert newest_checkpoint(folder / "checkpoints", say=print).step == len(steps_of(folder))
+    assert len(list((folder / "checkpoints").iterdir())) == 1
 
 
 def test_a_run_with_dropout_resumes_exactly_too(tmp_path):
     run(tmp_path / "whole", "model.dropout=0.3")
     run(tmp_path / "broken", "model.dropout=0.3")
-    for file in sorted((tmp_path / "broken/checkpoints").glob("*"))[-2:]:
-        file.unlink()
+    max((tmp_path / "broken/checkpoints").iterdir()).unlink()
     said = []
     run(tmp_path / "broken", "model.dropout=0.3", say=said.append)
     assert any("going on from step" in line for line in said)
@@ -116,18 +117,20 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
     assert len(steps_of(folder)) > before
 
 
-def forge_pickle(path):
-    """Code in place of tensors, with a fitting checksum: it must be refused, never run."""
+def pickled(path):
+    """Code in place of tensors: it must be refused, never run."""
 
     class Hostile:
         def __reduce__(self):
             return (open, (str(path.parent.parent / "ran"), "w"))
 
-    data = pickle.dumps(Hostile())
-    path.write_bytes(data)
-    note = json.loads(path.with_suffix(".json").read_text())
-    note["sha256"] = hashlib.sha256(data).hexdigest()
-    path.with_suffix(".json").write_text(json.dumps(note))
+    path.write_bytes(pickle.dumps(Hostile()))
+
+
+def forge(path, **changes):
+    """Another note under a checksum that fits: whole, but not what was saved."""
+    found = artifact.read(path, "checkpoint")
+    artifact.write(path, "checkpoint", found.tensors, found.note | changes)
 
 
 def flip(path):
@@ -142,13 +145,14 @@ def flip(path):
         lambda p: p.write_bytes(p.read_bytes()[:1000]),
         lambda p: p.write_bytes(b""),
         flip,
-        lambda p: p.unlink(),
-        lambda p: p.with_suffix(".json").write_text("{"),
-        lambda p: p.with_suffix(".json").write_bytes(b"\xff\xfe"),
-        lambda p: p.with_suffix(".json").write_text("null"),
-        lambda p: forge_pickle(p),
+        pickled,
+        lambda p: forge(p, step=100),
+        lambda p: forge(p, step="12"),
+        lambda p: forge(p, facts=None),
+        lambda p: artifact.write(p, "model", {}, {"step": 12, "facts": {}}),
+        lambda p: min(p.parent.iterdir()).rename(p),
     ],
-    ids=["truncated", "empty", "bit", "gone", "note cut", "note bytes", "note null", "pickle"],
+    ids=["truncated", "empty", "bit", "pickle", "step", "step text", "facts", "kind", "renamed"],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(finished, tmp_path, damage):
     folder = tmp_path / "copy"
@@ -176,6 +180,57 @@ def test_fifty_flipped_bits_are_all_noticed(finished, tmp_path):
         bad[place] ^= 1 << int(rng.integers(8))
         newest.write_bytes(bytes(bad))
         assert newest_checkpoint(folder, say=lambda _: None).step < newest_step
+
+
+def test_a_flipped_bit_in_step_or_facts_is_damage_not_other_data(finished, tmp_path):
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(finished / "checkpoints", folder)
+    newest = max(folder.iterdir())
+    good, newest_step = newest.read_bytes(), newest_checkpoint(folder, say=print).step
+    place, end = (good.index(text) for text in (b'step\\"', b"learner."))
+    for at in range(place, end, 3):
+        bad = bytearray(good)
+        bad[at] ^= 4
+        newest.write_bytes(bytes(bad))
+        assert newest_checkpoint(folder, say=lambda _: None).step < newest_step
+
+
+def test_damaged_checkpoints_do_not_drive_out_the_new_ones(finished, tmp_path):
+    """All that is kept is damaged: what is made after it stays, whatever its step."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    damaged = sorted((folder / "checkpoints").iterdir())
+    for path in damaged:
+        flip(path)
+    learner = nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(learner.parameters())
+    for step in (1, 2):
+        checkpoint.save_checkpoint(folder / "checkpoints", step, learner, optimizer, {"rows": 1})
+    assert newest_checkpoint(folder / "checkpoints", say=pytest.fail) == (2, ANY, {"rows": 1})
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        (nn.Linear(2, 1), r"weight has shape \(1, 1\) and torch.float32, not \(1, 2\)"),
+        (nn.Linear(1, 1).double(), "weight has shape .* torch.float64"),
+        (nn.Linear(1, 1, bias=False), "missing or unknown tensors bias"),
+    ],
+)
+def test_a_whole_checkpoint_of_another_network_is_refused_in_one_line(tmp_path, other, message):
+    learner = nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(learner.parameters())
+    learner(torch.ones(1)).backward()
+    optimizer.step()
+    checkpoint.save_checkpoint(tmp_path, 1, learner, optimizer, {})
+    found = newest_checkpoint(tmp_path, say=pytest.fail)
+    with pytest.raises(progmem.ConfigError, match="the checkpoint of step 1 is not of this run"):
+        checkpoint.restore(found, other, optimizer)
+    with pytest.raises(progmem.ConfigError, match=message):
+        checkpoint.restore(found, other, optimizer)
+    found.tensors["optimizer.weight.exp_avg"] = torch.ones(3, 3)
+    with pytest.raises(progmem.ConfigError, match=r"exp_avg of weight has shape \(3, 3\)"):
+        checkpoint.restore(found, learner, optimizer)
 
 
 def test_a_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch):

@@ -1,22 +1,23 @@
 """``probe classify`` on a user's own series and labels, and the probe behind it."""
 
 import csv
+import pickle
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
-import skops.io
 import torch
 from probe_setup import waves
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import FunctionTransformer
 
 import progmem
+from progmem import artifact
 from progmem.cli import main
 from progmem.data.label_files import labels_for
 from progmem.data.labels import known_labels
 from progmem.data.recordings import read_recordings
 from progmem.errors import InputError
+from progmem.pooling import pool
 from progmem.probes.own_data import LabelProbe, Prediction
 
 
@@ -45,7 +46,7 @@ def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsy
     assert [row["series"] for row in rows] == [f"new.{i}" for i in range(12)]
     assert [int(row["label"]) for row in rows] == (np.arange(12) % 2).tolist()
     assert all(float(row["margin"]) >= 0 for row in rows)
-    again = [*own, "--probe", "p.skops", "--predict", "new.npy", "-o", "again.csv"]
+    again = [*own, "--probe", "p.safetensors", "--predict", "new.npy", "-o", "again.csv"]
     assert main(again) == 0
     assert read_csv(files / "again.csv") == rows
 
@@ -78,8 +79,10 @@ def test_whole_numbers_with_holes_stay_whole(model):
     x, y = waves(12, 0)
     y = np.where(np.arange(12) < 3, np.nan, y + 1.0)
     probe = LabelProbe(progmem.load(model)).fit(x, y)
-    assert probe.machine.classes_.tolist() == [1, 2] and probe.machine.classes_.dtype == np.int64
-    assert probe.scaler.n_samples_seen_ == 12 and len(probe.y) == 9  # unlabelled ones scale too
+    assert probe.machine.classes.tolist() == [1, 2] and probe.machine.classes.dtype == np.int64
+    features = pool(probe.encoder, x, ["sequence"])["sequence"]
+    np.testing.assert_allclose(probe.machine.mean, features.mean(0, dtype=np.float64))
+    assert len(features) == 12 and len(probe.y) == 9  # unlabelled ones scale too
 
 
 @pytest.mark.parametrize(
@@ -123,9 +126,9 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
     [
         ("--x x.npy", "--x and --y go together"),
         ("", "give a data set's name, --x and --y, or --probe; one of the three"),
-        ("--probe p.skops", "--probe needs --predict"),
-        ("--x x.npy --y y.npy", "-o must name the .skops file to write, got None"),
-        ("--x x.npy --y y.npy -o p.txt", "-o must name the .skops file to write, got p.txt"),
+        ("--probe p.safetensors", "--probe needs --predict"),
+        ("--x x.npy --y y.npy", "-o must name the .safetensors file to write, got None"),
+        ("--x x.npy --y y.npy -o p.txt", "-o must name the .safetensors file to write, got p.txt"),
         ("--x x.npy --y y.npy --predict new.npy -o p", "-o must name the .csv file to write"),
         ("--x x.npy --y y.npy --predict new.npy -o no/p.csv", "there is no folder no to write"),
         ("--x x.npy --y y.npy --predict new.npy -o d.csv", "d.csv is a folder; name the file"),
@@ -136,30 +139,46 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("--x x.npy --y y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
         ("--x x.npy --y y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
         ("--x x.npy --y y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),
-        ("--x x.npy --y y.npy -o p.skops --split official", "--split goes with a data set's name"),
+        (
+            "--x x.npy --y y.npy -o p.safetensors --split official",
+            "--split goes with a data set's name",
+        ),
         ("HAR --x x.npy", "--x is for own series, not for HAR"),
         ("HAR -o p.csv", "-o must name the .json file to write, got p.csv"),
-        ("--x many --y y.npy -o p.skops", "which label belongs to which file of many?"),
-        ("--x many --y strange.csv -o p.skops", "names 'c', which is not in many: a, b"),
-        ("--x many --y twice.csv -o p.skops", "names 'a' more than once"),
-        ("--x x.npy --y none.csv -o p.skops", "at least two classes in y, got none"),
-        ("--x x.npy --y inf.npy -o p.skops", "a label is infinite"),
-        ("--probe gone.skops --predict new.npy -o p.csv", "there is no probe in gone.skops"),
+        ("--x many --y y.npy -o p.safetensors", "which label belongs to which file of many?"),
+        ("--x many --y strange.csv -o p.safetensors", "names 'c', which is not in many: a, b"),
+        ("--x many --y twice.csv -o p.safetensors", "names 'a' more than once"),
+        ("--x x.npy --y none.csv -o p.safetensors", "at least two classes in y, got none"),
+        ("--x x.npy --y inf.npy -o p.safetensors", "a label is infinite"),
+        (
+            "--probe gone.safetensors --predict new.npy -o p.csv",
+            "there is no probe in gone.safetensors",
+        ),
         ("--probe x.npy --predict new.npy -o p.csv --pooling all", "a kept probe has its own"),
-        ("--x x.npy --y gone.npy -o p.skops", "there is no file gone.npy"),
-        ("--x gone.npy --y y.npy -o p.skops", "there is no gone.npy"),
-        ("--x x.npy --y short.npy -o p.skops", "short.npy has 7 labels, x.npy holds 30"),
-        ("--x flat.npy --y y.npy -o p.skops", "(30, 60) is one recording"),
-        ("--x x.npy --y same.npy -o p.skops", "at least two classes in y, got 0"),
-        ("--x x.npy --y x.npy -o p.skops", "one label a series, got shape (30, 60, 2)"),
-        ("--x x.npy --y measured.npy -o p.skops", "each of the 30 labels is there once, as 0.5"),
-        ("--x x.npy --y single.npy -o p.skops", "one label a series, got shape ()"),
-        ("--x x.npy --y bad.csv -o p.skops", "no column 'label'; it has a, b"),
-        ("--x x.npy --y commas.csv -o p.skops", "commas.csv cannot be read: rows have more cells"),
-        ("--x x.npy --y y.txt -o p.skops", "y.txt must end in .npy or .csv"),
-        ("--x wide.npy --y y.npy -o p.skops", "model has 2 channels, got 3"),
-        ("--x x.npy --y y.npy -o p.skops --pooling best", "pooling must be one of"),
-        ("--probe x.npy --predict new.npy -o p.csv", "x.npy cannot be read as a probe"),
+        ("--x x.npy --y gone.npy -o p.safetensors", "there is no file gone.npy"),
+        ("--x gone.npy --y y.npy -o p.safetensors", "there is no gone.npy"),
+        ("--x x.npy --y short.npy -o p.safetensors", "short.npy has 7 labels, x.npy holds 30"),
+        ("--x flat.npy --y y.npy -o p.safetensors", "(30, 60) is one recording"),
+        ("--x x.npy --y same.npy -o p.safetensors", "at least two classes in y, got 0"),
+        ("--x x.npy --y x.npy -o p.safetensors", "one label a series, got shape (30, 60, 2)"),
+        (
+            "--x x.npy --y measured.npy -o p.safetensors",
+            "each of the 30 labels is there once, as 0.5",
+        ),
+        ("--x x.npy --y single.npy -o p.safetensors", "one label a series, got shape ()"),
+        ("--x x.npy --y bad.csv -o p.safetensors", "no column 'label'; it has a, b"),
+        (
+            "--x x.npy --y commas.csv -o p.safetensors",
+            "commas.csv cannot be read: rows have more cells",
+        ),
+        ("--x x.npy --y y.txt -o p.safetensors", "y.txt must end in .npy or .csv"),
+        ("--x wide.npy --y y.npy -o p.safetensors", "model has 2 channels, got 3"),
+        ("--x x.npy --y y.npy -o p.safetensors --pooling best", "pooling must be one of"),
+        (
+            "--probe old.skops --predict new.npy -o p.csv",
+            "old.skops is a probe of version 0.1.0, kept by skops; fit it again",
+        ),
+        ("--probe x.npy --predict new.npy -o p.csv", "x.npy cannot be read as a label probe"),
         ("HARR --data-dir .", "did you mean 'HAR'?"),
         ("ETTh1 --data-dir .", "ETTh1 has no labels; those that have: HAR"),
         ("HAR --data-dir .", "HAR.npz is not there"),
@@ -186,6 +205,7 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     (files / "bad.csv").write_text("a,b\n1,2\n")
     (files / "commas.csv").write_text("label\n" + "1,\n" * 30)
     (files / "y.txt").write_text("1\n")
+    (files / "old.skops").write_bytes(b"PK")
     before = set(files.iterdir())
     assert main(["probe", "classify", str(model), *arguments.split()]) == 2
     printed = capsys.readouterr().err
@@ -193,26 +213,117 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     assert set(files.iterdir()) == before
 
 
-def test_a_probe_refuses_another_model_and_strange_content(model, tmp_path):
+def test_a_probe_refuses_another_model(model, tmp_path):
     x, y = waves(20, 0)
     encoder = progmem.load(model)
-    LabelProbe(encoder).fit(x, y).save(tmp_path / "p.skops")
+    LabelProbe(encoder).fit(x, y).save(tmp_path / "p")
     torch.manual_seed(1)
     other = progmem.PMT(encoder.cfg)
     with pytest.raises(InputError, match="fitted on the features of another model"):
-        LabelProbe.load(tmp_path / "p.skops", other)
-    skops.io.dump({"format": "x", "machine": FunctionTransformer(print)}, tmp_path / "evil.skops")
-    with pytest.raises(InputError, match=r"holds .*print.*, which no probe needs"):
-        LabelProbe.load(tmp_path / "evil.skops", encoder)
-    skops.io.dump(LogisticRegression(), tmp_path / "other.skops")
-    with pytest.raises(InputError, match="is not a probe this version can read"):
-        LabelProbe.load(tmp_path / "other.skops", encoder)
+        LabelProbe.load(tmp_path / "p", other)
+
+
+@pytest.mark.parametrize("head", ["linear", "rbf"])
+@pytest.mark.parametrize(
+    "names",
+    [["slow", "fast"], ["007", "NA", 'ä"'], [1, -2, 3, 4], [2.0, 5.0]],
+    ids=str,
+)
+def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
+    model, tmp_path, names, head
+):
+    x, _ = waves(32, 0)
+    x *= 1 + np.arange(32)[:, None, None] % len(names)
+    y = np.asarray(names)[np.arange(32) % len(names)]
+    encoder = progmem.load(model)
+    probe = LabelProbe(encoder, pooling="all", head=head, columns=("a", "b")).fit(x, y)
+    probe.save(tmp_path / "p")
+    again = LabelProbe.load(tmp_path / "p", encoder)
+    assert (again.pooling, again.head, again.columns) == ("all", head, ("a", "b"))
+    for found, before in zip(again.predict(x), probe.predict(x), strict=True):
+        np.testing.assert_array_equal(found, before)
+        assert found.dtype == before.dtype
+    assert set(again.machine.classes) == set(names)
+
+
+@pytest.fixture(scope="module")
+def kept(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("probe") / "p.safetensors"
+    x, _ = waves(30, 0)
+    LabelProbe(progmem.load(model)).fit(x, np.arange(30) % 3).save(path)
+    return path
+
+
+def forge(path, note=None, **tensors):
+    """Another content under a checksum that fits: whole, but not what was saved."""
+    found = artifact.read(path, "label probe")
+    tensors = found.tensors | tensors
+    artifact.write(path, "label probe", tensors, found.note | (note or {}))
+
+
+def cut(path, name, *shape):
+    forge(path, **{name: torch.ones(shape, dtype=torch.float64)})
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is damaged"),
+        (lambda p: p.write_bytes(pickle.dumps(print)), "cannot be read as a label probe"),
+        (lambda p: artifact.write(p, "forecaster", {}, {}), "it is a forecaster"),
+        (lambda p: forge(p, {"encoder": None}), "on the features of another model"),
+        (lambda p: forge(p, {"pooling": "best"}), "is not a probe this version can read"),
+        (lambda p: forge(p, {"pooling": 1}), "pooling in its note is '1'"),
+        (lambda p: forge(p, {"head": "deep"}), "is not a probe this version can read"),
+        (lambda p: forge(p, {"columns": "ab"}), "columns in its note is 'ab'"),
+        (lambda p: forge(p, {"classes": [0, 1]}), "dual has shape"),
+        (lambda p: forge(p, {"classes": [0, 1, 1]}), r"its classes are \[0, 1, 1\]"),
+        (lambda p: forge(p, {"classes": [0, 1, []]}), "classes in its note is"),
+        (lambda p: forge(p, {"classes": [0, 1, 10**30]}), "its classes are"),
+        (lambda p: forge(p, {"classes": [0, 1, "a"]}), "its classes are"),
+        (lambda p: forge(p, {"classes": [0, 1, True]}), "its classes are"),
+        (lambda p: forge(p, {"classes": ["a"]}), "its classes are"),
+        (lambda p: forge(p, {"kernel": "poly"}), "it has the kernel 'poly' with gamma"),
+        (lambda p: forge(p, {"gamma": float("nan")}), "kernel 'linear' with gamma nan"),
+        (lambda p: forge(p, {"gamma": "1"}), "gamma in its note is '1'"),
+        (lambda p: cut(p, "mean", 3), r"mean has shape \(3,\)"),
+        (lambda p: cut(p, "scale", 3), r"scale has shape \(3,\)"),
+        (lambda p: cut(p, "support", 40_000, 3), "mean has shape"),
+        (lambda p: cut(p, "support", 3), "mean has shape"),
+        (lambda p: cut(p, "dual", 1, 1), r"dual has shape \(1, 1\)"),
+        (lambda p: cut(p, "intercept", 2), r"intercept has shape \(2,\)"),
+        (lambda p: cut(p, "counts", 3), "counts has shape .* torch.float64"),
+        (lambda p: forge(p, counts=torch.tensor([-1, 1, 1])), "have not .* support vectors"),
+        (lambda p: forge(p, counts=torch.tensor([1, 10**15, 1])), "have not .* support vectors"),
+        (lambda p: forge(p, intercept=torch.full((3,), torch.nan).double()), "not finite"),
+        (lambda p: forge(p, scale=torch.zeros(32).double()), "a scale not above 0"),
+    ],
+)
+def test_a_damaged_or_strange_probe_is_refused_in_one_line(model, kept, tmp_path, damage, message):
+    path = tmp_path / "p.safetensors"
+    shutil.copy(kept, path)
+    damage(path)
+    with pytest.raises(InputError, match=message) as caught:
+        LabelProbe.load(path, progmem.load(model))
+    text = str(caught.value)
+    assert text.startswith(str(path)) and "\n" not in text
+
+
+def test_a_probe_of_another_width_is_refused_when_it_is_used(model, kept, tmp_path):
+    narrow = {name: tensor[..., :5].contiguous()
+              for name, tensor in artifact.read(kept, "label probe").tensors.items()
+              if name in ("mean", "scale", "support")}  # fmt: skip
+    shutil.copy(kept, tmp_path / "p")
+    forge(tmp_path / "p", **narrow)
+    probe = LabelProbe.load(tmp_path / "p", progmem.load(model))
+    with pytest.raises(InputError, match="fitted on 5 features, the encoder gives 32"):
+        probe.predict(waves(2, 0)[0])
 
 
 def test_a_class_of_one_label_can_be_predicted(model):
     x, _ = waves(9, 0)
     probe = LabelProbe(progmem.load(model)).fit(x, ["a"] * 4 + ["b"] * 4 + ["c"])
     assert probe.estimate() is None
-    assert probe.machine.classes_.tolist() == ["a", "b", "c"]
+    assert probe.machine.classes.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
     assert set(found.label) <= {"a", "b", "c"} and (found.margin >= 0).all()

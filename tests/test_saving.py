@@ -1,14 +1,16 @@
 """A model folder gives back the model, or says what is wrong with it."""
 
-import hashlib
-import json
 import os
 import pickle
+import resource
+import threading
+import time
 
 import pytest
 import torch
 
 import progmem
+from progmem import artifact
 
 
 @pytest.fixture
@@ -20,22 +22,13 @@ def folder(tmp_path):
 
 
 def weights(folder):
-    (path,) = folder.glob("model-*.safetensors")
-    return path
+    return folder / "model.safetensors"
 
 
-def config(folder):
-    (path,) = folder.glob("config-*.json")
-    return path
-
-
-def forge(folder, role, data):
-    """Replace a file and its checksum: whole, but not what was saved."""
-    path = {"weights": weights, "config": config}[role](folder)
-    path.write_bytes(data)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][role]["sha256"] = hashlib.sha256(data).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+def forge(folder, note=None, **tensors):
+    """Another content under a checksum that fits: whole, but not what was saved."""
+    found = artifact.read(weights(folder), "model")
+    artifact.write(weights(folder), "model", found.tensors | tensors, note or found.note)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -64,7 +57,7 @@ def test_saving_again_replaces_the_model(folder):
     other = progmem.PMT(progmem.ModelConfig(channels=5, size="tiny"))
     other.save(folder)
     assert progmem.load(folder).cfg.channels == 5
-    assert len(list(folder.iterdir())) == 3
+    assert [path.name for path in folder.iterdir()] == ["model.safetensors"]
 
 
 def test_other_peoples_folders_are_left_alone(tmp_path):
@@ -76,16 +69,20 @@ def test_other_peoples_folders_are_left_alone(tmp_path):
 
 def test_every_flipped_bit_is_noticed(folder):
     generator = torch.Generator().manual_seed(0)
-    for path in (weights(folder), config(folder)):
-        good = path.read_bytes()
+    path = weights(folder)
+    good = path.read_bytes()
+    header = 8 + int.from_bytes(good[:8], "little")
+    for end in (8, header, len(good)):  # of its length, of names and config, of the weights
         for _ in range(25):
             bad = bytearray(good)
-            place = int(torch.randint(len(good), (1,), generator=generator))
+            place = int(torch.randint(end, (1,), generator=generator))
             bad[place] ^= 1 << int(torch.randint(8, (1,), generator=generator))
             path.write_bytes(bytes(bad))
-            with pytest.raises(progmem.ModelFolderError, match=f"{path.name} is damaged, or"):
+            with pytest.raises(
+                progmem.ModelFolderError, match=f"{path.name} (is damaged|cannot|has)"
+            ):
                 progmem.load(folder)
-        path.write_bytes(good)
+    path.write_bytes(good)
     progmem.load(folder)
 
 
@@ -94,35 +91,55 @@ def truncate(folder):
 
 
 def change_config(folder, **changes):
-    values = json.loads(config(folder).read_text()) | changes
-    forge(folder, "config", json.dumps(values).encode())
+    forge(folder, {"config": artifact.read(weights(folder), "model").note["config"] | changes})
 
 
 @pytest.mark.parametrize(
     "damage, message",
     [
         (truncate, "safetensors is damaged"),
-        (lambda f: weights(f).write_bytes(b""), "safetensors is damaged"),
-        (lambda f: weights(f).unlink(), "safetensors cannot be read"),
-        (lambda f: config(f).unlink(), "json cannot be read"),
-        (lambda f: (f / "manifest.json").unlink(), "it has no manifest.json"),
-        (lambda f: (f / "manifest.json").write_text("{"), "manifest.json is damaged"),
-        (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
+        (lambda f: weights(f).write_bytes(b""), "safetensors cannot be read as a model"),
+        (lambda f: weights(f).unlink(), "it has no model.safetensors"),
+        (lambda f: artifact.write(weights(f), "stream", {}, {}), "as a model: it is a stream"),
         (
-            lambda f: (f / "manifest.json").write_text('{"format": "other", "files": {}}'),
-            "has format 'other'",
+            lambda f: weights(f).write_bytes(
+                weights(f).read_bytes().replace(b"artifact 1", b"artifact 9")
+            ),
+            "has format 'progmem artifact 9'; this version reads 'progmem artifact 1'",
         ),
         (lambda f: change_config(f, dim=32), "not a model this version can read"),
-        (lambda f: forge(f, "config", b"null"), "not a model this version can read"),
+        (lambda f: forge(f, {"config": None}), "config in its note is 'None'"),
+        (lambda f: forge(f, {"other": 1}), "not a model this version can read"),
         (lambda f: change_config(f, windw=3), "did you mean 'model.window'"),
         (lambda f: change_config(f, stride=99), "model.stride must be in"),
+        (lambda f: forge(f, more=torch.ones(1)), "missing or unknown tensors more"),
+        (
+            lambda f: forge(f, **{"encoder.cls": torch.ones(16, dtype=torch.float64)}),
+            "encoder.cls has shape .16,. and torch.float64, not .16,. and torch.float32",
+        ),
+        (
+            lambda f: forge(f, **{"tokenizer.conv.weight": torch.ones(16, 2, 8, dtype=torch.int8)}),
+            "not a model this version can read",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_folder_is_refused_by_name(folder, damage, message):
     damage(folder)
     with pytest.raises(progmem.ModelFolderError, match=message) as caught:
         progmem.load(folder)
-    assert str(folder) in str(caught.value)
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "claims", [{"blocks": 10**5}, {"dim": 40_000}, {"slots": 10**9}, {"encoder_layers": 10**30}]
+)
+def test_a_small_file_that_claims_a_large_model_is_refused_before_it_is_built(folder, claims):
+    change_config(folder, **claims)
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    with pytest.raises(progmem.ModelFolderError, match="not a model this version can read"):
+        progmem.load(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+    assert time.perf_counter() - began < 5
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
@@ -134,50 +151,71 @@ def test_a_file_in_place_of_a_folder_is_named(folder):
     with pytest.raises(progmem.ModelFolderError, match="is a file; give the folder it lies in"):
         progmem.load(weights(folder))
     with pytest.raises(progmem.ModelFolderError, match="is a file; save a model into a folder"):
-        progmem.load(folder).save(config(folder))
+        progmem.load(folder).save(weights(folder))
+
+
+def test_a_run_is_told_from_its_model(folder):
+    with pytest.raises(progmem.ModelFolderError, match=f"did you mean {folder}?"):
+        progmem.load(folder.parent)
 
 
 def test_loading_never_runs_code(folder):
-    """A pickle in place of the weights is refused, not opened, even with a fitting checksum."""
+    """A pickle in place of the file is refused, not opened."""
 
     class Hostile:
         def __reduce__(self):
             return (open, (str(folder / "ran"), "w"))
 
-    forge(folder, "weights", pickle.dumps(Hostile()))
+    weights(folder).write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(progmem.ModelFolderError):
         progmem.load(folder)
     assert not (folder / "ran").exists()
 
 
-def test_a_manifest_cannot_point_outside_its_folder(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"]["weights"]["name"] = "model-/../../x.safetensors"
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(progmem.ModelFolderError, match="it names other files"):
-        progmem.load(folder)
-
-
-@pytest.mark.parametrize("failing", [1, 2, 3])
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_a_save_that_breaks_off_leaves_the_model_that_was_there(folder, failing, monkeypatch):
     before = progmem.load(folder).state_dict()
-    replace, calls = os.replace, []
 
-    def breaks(source, target):
-        calls.append(target)
-        if len(calls) == failing:
-            raise OSError("no space left on device")
-        replace(source, target)
+    def breaks(*_):
+        raise OSError("no space left on device")
 
-    monkeypatch.setattr(os, "replace", breaks)
+    monkeypatch.setattr(os, failing, breaks)
     other = progmem.PMT(progmem.ModelConfig(channels=2, dim=16, heads=2, blocks=2))
     with pytest.raises(OSError, match="no space"):
         other.save(folder)
     monkeypatch.undo()
     after = progmem.load(folder).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+    killed, writing = folder / ".progmem-model.safetensors.1", folder / ".progmem-x.2"
+    for left in (killed, writing):
+        left.write_bytes(b"half")
+    os.utime(killed, (0, 0))
     other.save(folder)  # what was left lying about is in nobody's way
-    assert len(list(folder.iterdir())) == 3
+    assert sorted(folder.iterdir()) == [writing, weights(folder)]
+
+
+def test_two_who_save_into_one_folder_leave_one_of_their_models(folder):
+    models = [progmem.PMT(progmem.ModelConfig(channels=2, dim=16, heads=2)) for _ in range(2)]
+    known = [model.state_dict()["encoder.cls"] for model in models]
+    failed = []
+
+    def save(model):
+        try:
+            for _ in range(20):
+                model.save(folder)
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=save, args=(model,)) for model in models]
+    for thread in threads:
+        thread.start()
+    progmem.load(folder)  # also meanwhile
+    for thread in threads:
+        thread.join()
+    assert not failed
+    found = progmem.load(folder).state_dict()["encoder.cls"]
+    assert any(torch.equal(found, one) for one in known)
+    assert list(folder.iterdir()) == [weights(folder)]
 
 
 def test_loading_draws_no_random_numbers(folder):

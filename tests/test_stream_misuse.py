@@ -24,6 +24,26 @@ import progmem
         (lambda m: _restore_damaged(m), "damaged: missing or unknown entries block.0.held"),
         (lambda m: _restore_cut(m, "x", 2), "damaged: x has shape"),
         (lambda m: _restore_cut(m, "block.0.memory", 1), "damaged: block.0.memory has shape"),
+        (lambda m: _restore_cut(m, "layer.0.recent.valid", 1), "horizon 4096 and batch size 1 are"),
+        (lambda m: _restore_with(m, horizon=10**15), "horizon 1000000000000000 and batch size"),
+        (lambda m: _restore_with(m, horizon=-1), "horizon -1 and batch size 1 are not"),
+        (lambda m: _restore_with(m, horizon=[4096]), "x, horizon or a ring has another shape"),
+        (lambda m: _restore_with(m, horizon=2.5), "x, horizon or a ring has another shape"),
+        (lambda m: _restore_with(m, x=1.0), "x, horizon or a ring has another shape"),
+        (lambda m: _restore_without(m, "layer.0.recent.valid"), "entries layer.0.recent.valid"),
+        (lambda m: _restore_with(m, samples=1), "what it counts is not what it holds"),
+        (lambda m: _restore_with(m, seen=-3), "what it counts is not what it holds"),
+        (lambda m: _restore_with(m, windows=99), "what it counts is not what it holds"),
+        (lambda m: _restore_with(m, ended=2), "what it counts is not what it holds"),
+        (lambda m: _restore_with(m, next=4096), "what it counts is not what it holds"),
+        (lambda m: _restore_with(m, **{"block.0.done": 50}), "what it counts is not what it"),
+        (lambda m: _restore_with(m, **{"block.1.window": 0}), "what it counts is not what it"),
+        (lambda m: _restore_with(m, **{"block.0.emitted": 1}), "what it counts is not what it"),
+        (lambda m: _restore_cut(m, "block.0.held", 1), "what it counts is not what it holds"),
+        (lambda m: _restore_cut(m, "block.1.filled", 0), "what it counts is not what it holds"),
+        (lambda m: _restore_longer(m, "block.1.below"), "what it counts is not what it holds"),
+        (lambda m: _restore_longer(m, "block.1.copies"), "what it counts is not what it holds"),
+        (lambda m: _restore_cut(m, "observed", 1), "what it counts is not what it holds"),
         (lambda m: progmem.Stream.restore(m, None), "not the state of a progmem Stream"),
         (lambda m: _restore_with_other_weights(m), "of another config, dtype or weights"),
         (lambda m: progmem.Stream(m).push("a"), "a chunk must be an array.*got str"),
@@ -54,9 +74,33 @@ def _restore_elsewhere(model):
     progmem.Stream.restore(make_model(8, 3, 2), progmem.Stream(model).state_dict())
 
 
+def _state(model):
+    stream = progmem.Stream(model)
+    stream.push(torch.ones(1, 60, 2))
+    return stream.state_dict()
+
+
 def _restore_cut(model, name, axis):
-    state = progmem.Stream(model).state_dict()
+    state = _state(model)
     state[name] = state[name].narrow(axis, 0, 1)
+    progmem.Stream.restore(model, state)
+
+
+def _restore_longer(model, name):
+    state = _state(model)
+    B, held, *rest = state[name].shape
+    state[name] = state[name].new_zeros(B, held + 1, *rest)
+    progmem.Stream.restore(model, state)
+
+
+def _restore_with(model, **changed):
+    changed = {name: torch.tensor(value) for name, value in changed.items()}
+    progmem.Stream.restore(model, _state(model) | changed)
+
+
+def _restore_without(model, name):
+    state = _state(model)
+    del state[name]
     progmem.Stream.restore(model, state)
 
 

@@ -11,6 +11,7 @@ from stream_setup import assert_same, gappy, join
 from test_reference import make_model
 
 import progmem
+from progmem import artifact
 from progmem.ops.neighbourhood_attention import Keys, attend_cls, no_keys
 
 
@@ -37,6 +38,54 @@ def test_a_stream_goes_on_in_another_process(tmp_path):
         progmem.Encoding(**{n: out[f"{i}.{n}"] for n in progmem.Encoding._fields}) for i in (0, 1)
     ]
     assert_same(join(parts), model.encode(x), atol=1e-10)
+
+
+def test_a_kept_stream_goes_on_as_if_nothing_had_happened(tmp_path):
+    for slots, at in ((2, 0), (2, 3), (2, 33), (0, 33), (2, 80)):
+        model = make_model(6, 3, slots)
+        x = gappy(2, 80)
+        stream = progmem.Stream(model, batch_size=2, horizon=30)
+        stream.push(x[:, :at])
+        stream.save(tmp_path / "kept.safetensors")
+        again = progmem.Stream.load(model, tmp_path / "kept.safetensors")
+        assert again.samples == at and again.horizon == 30
+        for one in ("push", "finish"):
+            rest = (x[:, at:],) if one == "push" else ()
+            assert_same(getattr(again, one)(*rest), getattr(stream, one)(*rest), atol=0)
+    stream.save(tmp_path / "kept.safetensors")  # in place of the first
+    assert progmem.Stream.load(model, tmp_path / "kept.safetensors").ended
+
+
+def test_a_kept_stream_that_is_damaged_or_strange_is_refused_in_one_line(tmp_path):
+    model, path = make_model(6, 3, 2), tmp_path / "kept"
+    stream = progmem.Stream(model, horizon=4)
+    stream.push(gappy(1, 40))
+    stream.save(path)
+    good = path.read_bytes()
+    header = 8 + int.from_bytes(good[:8], "little")
+    for place in [*range(120), *range(120, header, 41), *range(header, len(good), 97)]:
+        bad = bytearray(good)
+        bad[place] ^= 1
+        path.write_bytes(bad)
+        with pytest.raises(
+            progmem.InputError, match=r"kept (is damaged|cannot be read|has format)"
+        ):
+            progmem.Stream.load(model, path)
+    state = stream.state_dict()
+    for content, message in (
+        (state | {"samples": torch.tensor(-1)}, "what it counts is not what it holds"),
+        ({"x": torch.ones(1)}, "not the state of a progmem Stream"),
+    ):
+        artifact.write(path, "stream", content, {})
+        with pytest.raises(progmem.InputError, match=f"kept: .*{message}"):
+            progmem.Stream.load(model, path)
+    artifact.write(path, "model", state, {})
+    with pytest.raises(progmem.InputError, match="kept cannot be read as a stream: it is a model"):
+        progmem.Stream.load(model, path)
+    with pytest.raises(progmem.InputError, match="none cannot be read: No such file"):
+        progmem.Stream.load(model, tmp_path / "none")
+    with pytest.raises(progmem.InputError, match="there is no folder"):
+        stream.save(tmp_path / "no/kept")
 
 
 def test_taking_a_state_does_not_disturb_the_stream_it_was_taken_from():

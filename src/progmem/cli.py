@@ -98,7 +98,7 @@ def _make_parser() -> _Parser:
     p.add_argument("--probe", dest="kept", type=Path, help="a probe kept before, or a tuned RUN")
     p.add_argument("--predict", type=Path, help="series to label")
     p.add_argument("--pooling", help="what of a series the probe sees, by default sequence")
-    p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .skops")
+    p.add_argument("-o", "--out", type=Path, help="file to write: .json, .csv or .safetensors")
     p.set_defaults(run=_probe_classify)
 
     p = probes.add_parser("cue", help="whether the state at the end tells of a burst long before")

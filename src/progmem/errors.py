@@ -9,6 +9,10 @@ class InputError(ValueError):
     """A series, a length or a chunk cannot be used as it is."""
 
 
+class ArtifactError(ValueError):
+    """A kept file is damaged, of another kind or version, or not ours."""
+
+
 class ModelFolderError(ValueError):
     """A model folder is damaged, incomplete or not ours."""
 

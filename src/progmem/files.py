@@ -2,17 +2,21 @@
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from progmem.errors import InputError
 
 UNFINISHED = ".progmem-"  # what a file is called until it is whole
+STALE = 3600  # seconds after which nobody is still writing an unfinished file
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes | bytearray) -> None:
     """Replace ``path`` whole or not at all, whatever happens meanwhile."""
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}.{os.getpid()}")
+    writer = f"{os.getpid()}.{threading.get_ident()}"  # several may write one file at once
+    unfinished = path.with_name(f"{UNFINISHED}{path.name}.{writer}")
     try:
         with unfinished.open("wb") as file:
             file.write(data)
@@ -23,6 +27,16 @@ def write_file(path: Path, data: bytes) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in ``folder``, and nothing that another is writing now."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        try:
+            if time.time() - path.stat().st_mtime > STALE:
+                path.unlink()
+        except FileNotFoundError:  # it was finished, or removed by another
+            continue
 
 
 def _sync_folder(folder: Path) -> None:

@@ -82,7 +82,7 @@ def label_series(
         raise InputError("--probe needs --predict: the series to label")
     if probe_file is not None and pooling is not None:
         raise InputError("--pooling is chosen with --x and --y; a kept probe has its own")
-    suffix = ".skops" if new is None else ".csv"
+    suffix = ".safetensors" if new is None else ".csv"
     if out is None or out.suffix != suffix:
         raise InputError(f"-o must name the {suffix} file to write, got {out}")
     check_output(out, x, y, new)
@@ -107,8 +107,8 @@ def label_series(
         check_order(str(probe_file), probe.columns, others or [])
     found = None if others is None else _predict(probe, [r.values for r in others])
     if isinstance(probe, LabelProbe) and probe_file is None:
-        probe.save(out.with_suffix(".skops"))
-        say(f"the fitted probe: {out.with_suffix('.skops')}")
+        probe.save(out.with_suffix(".safetensors"))
+        say(f"the fitted probe: {out.with_suffix('.safetensors')}")
     if others is not None and found is not None:
         with out.open("w", newline="") as file:
             table = csv.writer(file)
@@ -131,7 +131,7 @@ def _fit(
     probe = LabelProbe(model, pooling=pooling, columns=columns_of(recordings))
     probe.fit([r.values for r in recordings], labels)
     guess = probe.estimate()
-    known = f"{len(probe.y)} labelled series, {len(probe.machine.classes_)} classes"
+    known = f"{len(probe.y)} labelled series, {len(probe.machine.classes)} classes"
     if guess is None:
         say(f"{known}; a class with one label leaves nothing to estimate the accuracy on")
     else:

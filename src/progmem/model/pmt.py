@@ -154,7 +154,7 @@ class PMT(nn.Module):
         return list(series.batches(most, equal_lengths=chunk is not None)), chunk
 
     def save(self, folder: str | Path) -> None:
-        """Write weights, config and checksums; `progmem.load` reads them back."""
+        """Write weights and config under a checksum; `progmem.load` reads them back."""
         saving.save(self, Path(folder))
 
 

@@ -5,13 +5,16 @@ Shapes: B series, L samples, C channels, K tokens, N windows, n neighbourhood, D
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from progmem import artifact, legacy
 from progmem.encoding import Encoding
-from progmem.errors import InputError
+from progmem.errors import ArtifactError, InputError
+from progmem.files import check_output
 from progmem.model import stream_state
 from progmem.model.backbone_stream import BackboneStream
 from progmem.model.block_stream import Final
@@ -136,7 +139,7 @@ class Stream:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that the stream holds, as tensors; `safetensors.torch.save_file` stores it."""
+        """All that the stream holds, as tensors; ``save`` keeps them in a file."""
         return stream_state.pack(self)
 
     @classmethod
@@ -146,3 +149,21 @@ class Stream:
         stream = cls(model, batch_size, horizon=horizon)
         stream_state.unpack(stream, state)
         return stream
+
+    def save(self, path: str | Path) -> None:
+        """Write what the stream holds to a file under a checksum, without the model."""
+        path = Path(path)
+        check_output(path)
+        artifact.write(path, "stream", self.state_dict(), {})
+
+    @classmethod
+    def load(cls, model: PMT, path: str | Path) -> "Stream":
+        """The stream that ``save`` wrote, to go on with the same model."""
+        path = Path(path)
+        try:
+            found = legacy.read_stream(path) or artifact.read(path, "stream")
+            return cls.restore(model, found.tensors)
+        except ArtifactError as error:
+            raise InputError(str(error)) from error
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error

@@ -88,7 +88,18 @@ def check(model: "PMT", state: Mapping[str, Tensor]) -> tuple[int, int]:
             "the stream state belongs to a model of another config, dtype or weights; "
             "restore it with the model it was made with"
         )
-    return state["x"].shape[0], int(state["horizon"])
+    ring = "layer.0.recent.valid"  # whose shape bounds the stream that is built of the state
+    if ring not in state:
+        raise InputError(f"the stream state is damaged: missing or unknown entries {ring}")
+    x, horizon, seen = state["x"], state["horizon"], state[ring]
+    if x.ndim != 3 or horizon.shape != () or horizon.dtype != torch.int64 or seen.ndim != 2:
+        raise InputError("the stream state is damaged: x, horizon or a ring has another shape")
+    if not 1 <= int(horizon) == seen.shape[1] - 1 or not 1 <= x.shape[0] == seen.shape[0]:
+        raise InputError(
+            f"the stream state is damaged: horizon {int(horizon)} and batch size {x.shape[0]} are "
+            f"not those of a ring of shape {tuple(seen.shape)}"
+        )
+    return x.shape[0], int(horizon)
 
 
 def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
@@ -105,9 +116,33 @@ def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
             raise InputError(
                 f"the stream state is damaged: {name} has shape {tuple(state[name].shape)}"
             )
+    count = {name: int(state[name]) for name in counters(stream)}
+    _check_counts(stream, state, count)
     device = stream.backbone.x.device
     put_tensors(stream, {name: state[name].to(device).clone() for name in tensors(stream)})
-    put_counters(stream, {name: int(state[name]) for name in counters(stream)})
+    put_counters(stream, count)
+
+
+def _check_counts(stream: "Stream", state: Mapping[str, Tensor], count: Mapping[str, int]) -> None:
+    """Refuse a state that holds more or less than what it has counted leaves to be held."""
+    cfg, held = stream.model.cfg, {name: list(state[name].shape) for name in tensors(stream)}
+    whole = held["observed"] == held["x"] and 0 <= int(state["next"]) < count["horizon"]
+    whole &= min(count.values()) >= 0 and count["ended"] <= 1
+    came, below = count["seen"], None
+    for b in range(cfg.blocks):
+        size = {name: held.get(f"block.{b}.{name}", [0, 0]) for name in _HELD}
+        window, done, emitted = (count[f"block.{b}.{name}"] for name in _COUNTED)
+        if not count["ended"]:  # a stream that has ended does not look at it again
+            T, start = size["held"][1], window * cfg.stride  # number of the first token held
+            whole &= size["valid"][1] == size["copies"][1] == size["filled"][0] == T
+            whole &= start + T == came and start <= emitted <= came and done <= T
+            whole &= size["below"][1] == (0 if below is None else below - window)
+        came, below = emitted, window if cfg.slots else None
+    if not count["ended"]:
+        whole &= (count["tokens"], count["windows"]) == (came, window)
+        whole &= count["samples"] == count["seen"] * cfg.patch_stride + held["x"][1]
+    if not whole:
+        raise InputError("the stream state is damaged: what it counts is not what it holds")
 
 
 def _fixed(name: str, tensor: Tensor) -> list[int]:

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 
+from progmem import artifact
+from progmem.artifact import Artifact, noted, shaped
 from progmem.data.labels import check_labels, known_labels
 from progmem.encoding import Encoder
-from progmem.errors import InputError
-from progmem.files import write_file
+from progmem.errors import ArtifactError, InputError
 from progmem.model.saving import weights_sha256
-from progmem.pooling import check_observed, pool
-from progmem.probes.svm import FOLDS, HEADS, fit_svm
-
-FORMAT = "progmem probe 2"
+from progmem.pooling import POOLINGS, check_observed, pool
+from progmem.probes.svm import FOLDS, HEADS, Machine, fit_svm
 
 
 class Prediction(NamedTuple):
@@ -39,8 +38,7 @@ class Prediction(NamedTuple):
 class LabelProbe:
     """Knows a user's classes from a few labelled series, by the features of a frozen encoder."""
 
-    scaler: StandardScaler
-    machine: SVC
+    machine: Machine
 
     def __init__(
         self,
@@ -65,9 +63,9 @@ class LabelProbe:
             raise InputError(f"y has {len(known)} labels, x holds {len(x)} series")
         check_labels(labels, len(labels))
         features = self._features(x)
-        self.scaler = StandardScaler().fit(features)
-        self.features, self.y = self.scaler.transform(features[known]), labels
-        self.machine = fit_svm(self.features, self.y, HEADS[self.head])
+        scaler = StandardScaler().fit(features)
+        self.features, self.y = scaler.transform(features[known]), labels
+        self.machine = Machine.of(scaler, fit_svm(self.features, self.y, HEADS[self.head]))
         return self
 
     def estimate(self) -> np.ndarray | None:
@@ -86,11 +84,16 @@ class LabelProbe:
         return np.array(found)
 
     def predict(self, x: Any) -> Prediction:
-        features = self.scaler.transform(self._features(x))
-        values = self.machine.decision_function(features)
+        features, machine = self._features(x), self.machine
+        if features.shape[1:] != machine.mean.shape:
+            raise InputError(
+                f"the probe was fitted on {len(machine.mean)} features, the encoder gives "
+                f"{features.shape[1]}; fit it again"
+            )
+        values = machine.decision_function(features)
         if values.ndim == 1:  # two classes
-            return Prediction(self.machine.predict(features), np.abs(values))
-        return Prediction.of_scores(self.machine.classes_, values)
+            return Prediction(machine.predict(features), np.abs(values))
+        return Prediction.of_scores(machine.classes, values)
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
@@ -100,42 +103,70 @@ class LabelProbe:
         return found[self.pooling]
 
     def save(self, path: Path) -> None:
-        """Write the fitted probe, without pickle and without the encoder."""
-        content = {
-            "format": FORMAT, "encoder": fingerprint(self.encoder), "pooling": self.pooling,
-            "head": self.head, "columns": list(self.columns), "scaler": self.scaler,
-            "machine": self.machine,
+        """Write the fitted probe, without the encoder."""
+        machine = self.machine
+        tensors = {name: torch.as_tensor(getattr(machine, name)) for name in _ARRAYS}
+        note = {
+            "encoder": fingerprint(self.encoder), "pooling": self.pooling, "head": self.head,
+            "columns": list(self.columns), "kernel": machine.kernel, "gamma": machine.gamma,
+            "classes": machine.classes.tolist(),
         }  # fmt: skip
-        import skops.io
-
-        write_file(path, skops.io.dumps(content))
+        artifact.write(path, "label probe", tensors, note)
 
     @classmethod
     def load(cls, path: Path, encoder: Encoder) -> "LabelProbe":
         """The probe that ``save`` wrote, for the encoder it was fitted on."""
-        import skops.io
-
         if not path.is_file() or not path.stat().st_size:
             raise InputError(f"there is no probe in {path}")
+        if path.suffix == ".skops":
+            raise InputError(f"{path} is a probe of version 0.1.0, kept by skops; fit it again")
         try:
-            data = path.read_bytes()
-            strange = skops.io.get_untrusted_types(data=data)
-            if strange:
-                raise InputError(f"{path} holds {', '.join(strange)}, which no probe needs")
-            content = skops.io.loads(data)
-        except InputError:
-            raise
-        except Exception as error:  # whatever a file that is no probe sets off
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{path} cannot be read as a probe: {why}") from error
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{path} is not a probe this version can read")
-        if content["encoder"] != fingerprint(encoder):
-            raise InputError(f"{path} was fitted on the features of another model; fit it again")
-        options = {name: content[name] for name in ("pooling", "head", "columns")}
-        probe = cls(encoder, **options)
-        probe.scaler, probe.machine = content["scaler"], content["machine"]
+            found = artifact.read(path, "label probe")
+            note, where = found.note, f"{path} is not a probe this version can read"
+            if note.get("encoder") != fingerprint(encoder):
+                raise ArtifactError(
+                    f"{path} was fitted on the features of another model; fit it again"
+                )
+            options = {name: noted(note, name, str, where) for name in ("pooling", "head")}
+            columns = noted(note, "columns", list, where, of=str)
+            if options["pooling"] not in POOLINGS or options["head"] not in HEADS:
+                raise ArtifactError(f"{where}: it has pooling and head {options}")
+            machine = _machine(found, where)
+        except ArtifactError as error:
+            raise InputError(str(error)) from error
+        probe = cls(encoder, **options, columns=columns)
+        probe.machine = machine
         return probe
+
+
+_ARRAYS = ("mean", "scale", "support", "dual", "intercept", "counts")
+
+
+def _machine(found: Artifact, where: str) -> Machine:
+    """The machine of an artifact, if all of its parts fit together."""
+    note, tensors = found.note, found.tensors
+    names = noted(note, "classes", list, where, of=(str, int))
+    classes, Y = np.array(names), len(names)  # whole numbers or texts, as `known_labels` has them
+    mixed = len(set(map(type, names))) != 1
+    if mixed or classes.dtype.kind not in "iU" or not 2 <= Y == len(set(classes.tolist())):
+        raise ArtifactError(f"{where}: its classes are {str(names)[:60]}")
+    support = tensors.get("support", torch.empty(0))
+    V, D = support.shape if support.ndim == 2 else (0, 0)
+    expected = {
+        "mean": shaped(D), "scale": shaped(D), "support": shaped(V, D), "dual": shaped(Y - 1, V),
+        "intercept": shaped(Y * (Y - 1) // 2), "counts": shaped(Y, dtype=torch.int64),
+    }  # fmt: skip
+    artifact.check_tensors(tensors, expected, where)
+    arrays = {name: tensors[name].numpy() for name in _ARRAYS}
+    if (arrays["counts"] < 0).any() or arrays["counts"].sum() != V:
+        raise ArtifactError(f"{where}: its classes have not {V} support vectors together")
+    finite = all(np.isfinite(array).all() for array in arrays.values())
+    if not finite or (arrays["scale"] <= 0).any():
+        raise ArtifactError(f"{where}: a number is not finite, or a scale not above 0")
+    kernel, gamma = noted(note, "kernel", str, where), noted(note, "gamma", float, where)
+    if kernel not in ("linear", "rbf") or not 0 < gamma < np.inf:
+        raise ArtifactError(f"{where}: it has the kernel {kernel!r} with gamma {gamma}")
+    return Machine(**arrays, kernel=kernel, gamma=gamma, classes=classes)
 
 
 def fingerprint(encoder: Encoder) -> str:

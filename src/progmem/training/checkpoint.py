@@ -1,22 +1,20 @@
 """Checkpoints that survive kill -9, full disks and flipped bits.
 
-A checkpoint is two files: tensors (safetensors) and, written after them, a note (json) with their
-sha256, the step and what must not change between runs. One without a fitting note does not count.
+A checkpoint is one artifact, named by its step: weights, the optimiser's moments, and a note of the
+step and of what must not change between runs.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from progmem.files import to_json, write_file
+from progmem import artifact, legacy
+from progmem.artifact import noted
+from progmem.errors import ArtifactError, ConfigError
+from progmem.files import remove_leftovers
 
 KEEP = 3
 
@@ -42,46 +40,70 @@ def save_checkpoint(
     for name, parameter in learner.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{key}"] = value
-    data = save_tensors({n: t.detach().cpu().contiguous() for n, t in tensors.items()})
-    stem = f"step-{step:08d}"
-    write_file(folder / f"{stem}.safetensors", data)
-    note = {"step": step, "sha256": hashlib.sha256(data).hexdigest(), "facts": dict(facts)}
-    write_file(folder / f"{stem}.json", to_json(note))
-    for old in sorted(folder.glob("step-*.json"))[:-KEEP]:
-        old.unlink(missing_ok=True)  # the note first: tensors alone do not count
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    path = folder / _name(step)
+    artifact.write(path, "checkpoint", tensors, {"step": step, "facts": dict(facts)})
+    path.with_suffix(".json").unlink(missing_ok=True)  # the note of one that 0.1.0 wrote
+    # those of later steps were passed over as damaged; they must not take the place of good ones
+    there = _checkpoints(folder)
+    older = [other for other in there if other.name <= path.name]
+    for other in {*there} - {*older[-KEEP:]}:
+        other.with_suffix(".json").unlink(missing_ok=True)
+        other.unlink(missing_ok=True)
+    remove_leftovers(folder)
 
 
 def newest_checkpoint(folder: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; damaged ones are named and passed over."""
-    for note_path in sorted(folder.glob("step-*.json"), reverse=True):
+    for path in reversed(_checkpoints(folder)):
         try:
-            return _read(note_path)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            say(f"{note_path.with_suffix('.safetensors')} is damaged and passed over: {error}")
+            return _read(path)
+        except ArtifactError as error:
+            say(f"a checkpoint is damaged and passed over: {error}")
     return None
-
-
-def _read(note_path: Path) -> Checkpoint:
-    note = json.loads(note_path.read_bytes())
-    data = note_path.with_suffix(".safetensors").read_bytes()
-    if hashlib.sha256(data).hexdigest() != note["sha256"]:
-        raise ValueError("its sha256 is not the one in its note")
-    return Checkpoint(int(note["step"]), load_tensors(data), dict(note["facts"]))
 
 
 def restore(checkpoint: Checkpoint, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights and moments back where they were."""
-    prefix = "learner."
-    learner.load_state_dict(
-        {n[len(prefix) :]: t for n, t in checkpoint.tensors.items() if n.startswith(prefix)}
-    )
+    weights = _below("learner.", checkpoint.tensors)
+    unfit = f"the checkpoint of step {checkpoint.step} is not of this run"
+    states = {
+        name: _below(f"optimizer.{name}.", checkpoint.tensors)
+        for name, _ in learner.named_parameters()
+    }
+    try:
+        artifact.check_tensors(weights, learner.state_dict(), unfit)
+        for name, parameter in learner.named_parameters():
+            for key, value in states[name].items():
+                if value.shape not in ((), parameter.shape):
+                    raise ArtifactError(f"{unfit}: {key} of {name} has shape {tuple(value.shape)}")
+    except ArtifactError as error:
+        raise ConfigError(f"{error}; give another folder with -o") from error
+    learner.load_state_dict(weights)
     for name, parameter in learner.named_parameters():
-        prefix = f"optimizer.{name}."
-        state = {
-            n[len(prefix) :]: t.to(parameter.device).clone()
-            for n, t in checkpoint.tensors.items()
-            if n.startswith(prefix)
-        }
-        if state:
-            optimizer.state[parameter] = state
+        if states[name]:
+            optimizer.state[parameter] = {
+                key: value.to(parameter.device).clone() for key, value in states[name].items()
+            }
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}.safetensors"
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """All there are, the oldest first."""
+    return sorted(folder.glob("step-*.safetensors"))
+
+
+def _read(path: Path) -> Checkpoint:
+    found = legacy.read_checkpoint(path) or artifact.read(path, "checkpoint")
+    step = noted(found.note, "step", int, path)
+    facts = noted(found.note, "facts", dict, path)
+    if path.name != _name(step):
+        raise ArtifactError(f"{path} is the checkpoint of step {step}")
+    return Checkpoint(step, found.tensors, facts)
+
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, under what follows it."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

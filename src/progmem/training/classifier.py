@@ -3,27 +3,22 @@
 Shapes: B series, L samples, C channels, D width, Y classes.
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from progmem import artifact, legacy
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.errors import ModelFolderError
-from progmem.files import to_json, write_file
+from progmem.errors import ArtifactError, ModelFolderError
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed, pool
 from progmem.training.mixed_precision import call_with_cast_weights
 
-FORMAT = "progmem head 1"
+FILE = "head.safetensors"
 
 
 class Classifier(nn.Module):
@@ -74,31 +69,27 @@ class Classifier(nn.Module):
         if not isinstance(self.encoder, PMT):
             return
         self.encoder.save(folder / "model")
-        tensors = {n: t.detach().cpu().contiguous() for n, t in self.head.state_dict().items()}
-        data = save_tensors(tensors)
-        note = {
-            "format": FORMAT, "classes": list(self.classes),
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "encoder": saving.weights_sha256(self.encoder),
-        }  # fmt: skip
-        write_file(folder / "head.safetensors", data)
-        write_file(folder / "head.json", to_json(note))
+        note = {"classes": list(self.classes), "encoder": saving.weights_sha256(self.encoder)}
+        artifact.write(folder / FILE, "classifier head", self.head.state_dict(), note)
+        (folder / legacy.HEAD_NOTE).unlink(missing_ok=True)  # it no longer counts
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str | torch.device = "cpu") -> "Classifier":
         """The classifier of a finished run, its files checked."""
         folder = Path(folder)
-        encoder = saving.load(folder / "model", device=device)
+        encoder, where = saving.load(folder / "model", device=device), "its head"
         try:
-            note = json.loads((folder / "head.json").read_bytes())
-            data = (folder / "head.safetensors").read_bytes()
-            if note["format"] != FORMAT or hashlib.sha256(data).hexdigest() != note["sha256"]:
-                raise ValueError("its head is damaged or of another version")
-            if note["encoder"] != saving.weights_sha256(encoder):
-                raise ValueError("its head belongs to another network")
-            found = cls(encoder, tuple(note["classes"]), only_head=False)
-            found.head.load_state_dict(load_tensors(data))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            why = " ".join(str(error).split())[:300]
-            raise ModelFolderError(f"{folder} is not a finetuned run: {why}") from error
+            head = legacy.read_head(folder) or artifact.read(folder / FILE, "classifier head")
+            if head.note.get("encoder") != saving.weights_sha256(encoder):
+                raise ArtifactError("its head belongs to another network")
+            classes = artifact.noted(head.note, "classes", list, where, of=str)
+            bias = head.tensors.get("bias", torch.empty(0))
+            if bias.shape != (len(classes),) or not bias.is_floating_point():
+                raise ArtifactError(f"{where} has {len(classes)} classes and not as many outputs")
+            found = cls(encoder, tuple(classes), only_head=False)
+            found.head.to(bias.dtype)
+            artifact.check_tensors(head.tensors, found.head.state_dict(), where)
+        except ArtifactError as error:
+            raise ModelFolderError(f"{folder} is not a finetuned run: {error}") from error
+        found.head.load_state_dict(head.tensors)
         return found.to(device).eval()

@@ -1,0 +1,185 @@
+"""What version 0.1.0 wrote, read as the artifacts of today.
+
+That version kept tensors and notes in files beside each other. The checksums it has are compared;
+since they leave out some of the notes, a warning says that what is read is not verified. Each
+function gives None for what is not of that version.
+"""
+
+import hashlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from progmem.artifact import Artifact, begins, in_one_line
+from progmem.errors import ArtifactError
+from progmem.files import to_json
+
+MANIFEST = "manifest.json"  # of a model folder
+ENCODER_NOTE = "estimator.json"
+HEAD_NOTE = "head.json"
+_MODEL_FILES = {"weights": ("model-", ".safetensors"), "config": ("config-", ".json")}
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a model folder of 0.1.0 has files of this name."""
+    parts = _MODEL_FILES.values()
+    return name == MANIFEST or any(name.startswith(a) and name.endswith(b) for a, b in parts)
+
+
+def read_model(folder: Path) -> Artifact | None:
+    """A model folder; its sha256 is that of the manifest, which has those of the other files."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    manifest = _note(path)
+    _check_format(folder, manifest, "progmem model 1")
+    contents = {}
+    for role in _MODEL_FILES:
+        try:
+            name, digest = manifest["files"][role]["name"], manifest["files"][role]["sha256"]
+            known = is_model_file(name) and "/" not in name and name != MANIFEST
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"{path} is damaged: {error!r}") from error
+        if not known:
+            raise ArtifactError(f"{path} is damaged: it names other files")
+        contents[role] = _checked(folder / name, digest, path.name)
+    _warn(folder)
+    config = _parsed(contents["config"], folder)
+    return Artifact(_tensors(contents["weights"], folder), {"config": config}, _sha256(_read(path)))
+
+
+def read_checkpoint(path: Path) -> Artifact | None:
+    """A checkpoint: tensors in ``path`` and a note of the same name that ends in .json."""
+    note_path = path.with_suffix(".json")
+    if begins(path) or not note_path.is_file():
+        return None
+    note = _note(note_path)
+    data = _checked(path, note.get("sha256"), note_path.name)
+    _warn(path, "the run's next checkpoint will be verified")
+    return Artifact(_tensors(data, path), note, "")
+
+
+def read_head(folder: Path) -> Artifact | None:
+    """A finetuned run's head: head.safetensors and head.json."""
+    path, note_path = folder / "head.safetensors", folder / HEAD_NOTE
+    if begins(path) or not note_path.is_file():
+        return None
+    note = _note(note_path)
+    _check_format(note_path, note, "progmem head 1")
+    data = _checked(path, note.get("sha256"), note_path.name)
+    _warn(folder)
+    return Artifact(_tensors(data, path), note, "")
+
+
+def read_forecaster(path: Path) -> Artifact | None:
+    """A forecaster: its note and its checksum are among its tensors."""
+    tensors = _plain_tensors(path)
+    if tensors is None or "note" not in tensors:
+        return None
+    note = _parsed(bytes(tensors["note"].flatten().tolist()), path)
+    if note.get("format") != "progmem forecaster 3":
+        return None
+    digest = bytes(tensors.pop("sha256", torch.empty(0)).flatten().tolist())
+    if digest != hashlib.sha256(save_tensors(tensors)).digest():
+        raise ArtifactError(f"{path} is damaged: its sha256 is not that of what it holds")
+    _warn(path)
+    del tensors["note"]
+    return Artifact(tensors, note, "")
+
+
+def read_encoder(folder: Path) -> Artifact | None:
+    """The note of a saved PMTEncoder, beside its model folder."""
+    path = folder / ENCODER_NOTE
+    if not path.is_file():
+        return None
+    note = _note(path)
+    _check_format(path, note, "progmem estimator 1")
+    facts = note.get("facts")
+    if not isinstance(facts, dict) or _sha256(to_json(facts)) != note.get("sha256"):
+        raise ArtifactError(f"{path} is damaged: its sha256 is not the one in it")
+    _warn(folder)
+    return Artifact({}, facts, "")
+
+
+def read_stream(path: Path) -> Artifact | None:
+    """The state of a stream that its user stored by safetensors."""
+    tensors = _plain_tensors(path)
+    if tensors is None or not {"model", "x", "horizon"} <= tensors.keys():
+        return None
+    _warn(path)
+    return Artifact(tensors, {}, "")
+
+
+def _warn(what: Path, verified: str = "save it again to have it verified") -> None:
+    warnings.warn(
+        f"{what} is in the older format of progmem 0.1.0, whose checksums do not cover all of it, "
+        f"and is read unverified; {verified}",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
+def _plain_tensors(path: Path) -> dict[str, Tensor] | None:
+    """The tensors of a safetensors file without our metadata; None if it is none.
+
+    A damaged artifact is no such file: a flipped bit leaves it ``kind`` or ``note``.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            if {"kind", "note"} & (file.metadata() or {}).keys():
+                return None
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError):
+        return None
+
+
+def _tensors(data: bytes, where: Path) -> dict[str, Tensor]:
+    try:
+        return load_tensors(data)
+    except SafetensorError as error:
+        raise ArtifactError(f"{where} cannot be read: {in_one_line(error)}") from error
+
+
+def _note(path: Path) -> dict[str, Any]:
+    return _parsed(_read(path), path)
+
+
+def _parsed(data: bytes, where: Path) -> dict[str, Any]:
+    try:
+        note = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{where} is damaged: {in_one_line(error)}") from error
+    if not isinstance(note, dict):
+        raise ArtifactError(f"{where} is damaged: it is not a mapping")
+    return note
+
+
+def _check_format(where: Path, note: dict[str, Any], expected: str) -> None:
+    found = note.get("format")
+    if found != expected:
+        raise ArtifactError(f"{where} has format {found!r}; this version reads {expected!r}")
+
+
+def _checked(path: Path, digest: Any, note: str) -> bytes:
+    data = _read(path)
+    if _sha256(data) != digest:
+        raise ArtifactError(f"{path} is damaged, or {note} is: the sha256 there is not the file's")
+    return data
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
