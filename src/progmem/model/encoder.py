@@ -41,9 +41,16 @@ class NeighbourhoodEncoder(nn.Module):
                 qkv, valid, reach=self.reach, heads=self.heads, gaps=gaps, training=self.training
             )
             del qkv
-            rows = layer.complete_windows(rows[:, None], attended[:, None]).squeeze(1)
+            rows = self._complete(layer, rows, attended)
         rows = self.norm(rows)
         return torch.where(valid[..., None], rows[:, 1:], 0.0), rows[:, 0]
+
+    def _complete(self, layer: AttentionLayer, rows: Tensor, attended: Tensor) -> Tensor:
+        """The rest of a layer for CLS and tokens, (B, 1+K, D)."""
+        if self.training and layer.dropout:  # CLS draws after the tokens, as it has always done
+            tokens = layer.complete(rows[:, 1:], attended[:, 1:])
+            return torch.cat([layer.complete(rows[:, :1], attended[:, :1]), tokens], dim=1)
+        return layer.complete_windows(rows[:, None], attended[:, None]).squeeze(1)
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:
