@@ -44,7 +44,6 @@ FAMILIES = {
     "linear": {"linear"},
     "gated mix": {"gated_mix"},
     "overlap pool": {"overlap_pool"},
-    "l2 normalize": {"l2_normalize"},
     "sampled contrast": {"sampled_contrast"},
     "unfold": {"window_layout"},
 }  # fmt: skip

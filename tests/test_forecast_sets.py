@@ -17,7 +17,7 @@ from progmem.data.recordings import read_recordings
 from progmem.data.rows import Rows
 from progmem.data.source import open_source
 from progmem.errors import InputError
-from progmem.losses.negatives import overlapping
+from progmem.losses.pairs import overlapping
 from progmem.model.saving import load
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record

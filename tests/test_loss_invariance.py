@@ -7,8 +7,7 @@ import torch
 from loss_setup import B, D, draws_for, entry_of, make_embedded, run, setting
 
 from progmem.losses import bounded
-from progmem.losses.align import match
-from progmem.losses.negatives import draw_negatives, overlapping
+from progmem.losses.pairs import draw_negatives, match, overlapping
 from progmem.settings import LossConfig
 
 
@@ -116,7 +115,7 @@ def test_matching_by_time_holds_no_more_than_its_share_of_the_batch(monkeypatch)
     time, other = (torch.rand(5, 6, generator=generator) * 20 for _ in range(2))
     valid, other_valid = (torch.rand(5, 6, generator=generator) > 0.3 for _ in range(2))
     whole = match(time, valid, other, other_valid, tolerance=4)
-    monkeypatch.setattr("progmem.losses.bounded.LIMIT", 2 * 6 * 6)
+    monkeypatch.setattr("progmem.losses.pairs.LIMIT", 2 * 6 * 6)
     sizes, masked_fill = [], torch.Tensor.masked_fill
     monkeypatch.setattr(
         torch.Tensor, "masked_fill", lambda t, *a: sizes.append(t.numel()) or masked_fill(t, *a)

@@ -8,8 +8,8 @@ import torch
 from loss_setup import B, draws_for, entry_of, make_embedded, run, setting
 
 from progmem.config import ModelConfig
-from progmem.losses.align import Match
 from progmem.losses.hgcl import Level, token_level
+from progmem.losses.pairs import Match
 from progmem.losses.total import Embedded, draw, total_loss
 from progmem.ops.sampled_contrast import Bank
 from progmem.settings import LossConfig

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from progmem.errors import TrainingError
-from progmem.training.oom import explain_oom
+from progmem.training.trainer import explain_oom
 
 
 def test_running_out_of_memory_says_what_to_lower():

@@ -4,9 +4,8 @@ import pytest
 import torch
 from test_reference import make_model
 
-from progmem.model.block import lay_out
+from progmem.model.geometry import lay_out, unfold_windows
 from progmem.ops.window_attention import window_attention
-from progmem.ops.windows import unfold_windows
 
 
 def run_blocks(model, tokens, depth):

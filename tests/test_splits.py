@@ -11,7 +11,7 @@ from training_setup import small_config
 from progmem.data.registry import load
 from progmem.data.rows import Rows
 from progmem.data.splits import options_of, same_rows
-from progmem.losses.negatives import overlapping
+from progmem.losses.pairs import overlapping
 
 SPLITS = [(name, split) for name in LABELLED for split in options_of(name)["split"]]
 

@@ -16,12 +16,11 @@ from progmem.data.recordings import Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.files import to_json, write_file
-from progmem.model.batches import moments_for
+from progmem.model.batches import evaluating, moments_for
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import check_finite, evaluating
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
-from progmem.series import Series
+from progmem.series import Series, check_finite
 
 CHUNK = 65_536  # samples taken in at a time
 

@@ -20,7 +20,6 @@ from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.fields import is_real
 from progmem.forecaster_ridges import GAPS, Column, fit_column, knowledge
-from progmem.model.inputs import check_count
 from progmem.probes.forecast import Known, futures, samples
 from progmem.probes.ridge import (
     Errors,
@@ -29,6 +28,7 @@ from progmem.probes.ridge import (
     residual_quantiles,
 )
 from progmem.probes.sliding import PADDING, Places, device_of, sliding_features
+from progmem.series import check_count
 
 if TYPE_CHECKING:
     import pandas as pd

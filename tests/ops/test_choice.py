@@ -15,7 +15,7 @@ from progmem.ops import layers
 pytest.importorskip("triton")
 
 from progmem.ops.fused import (
-    l2_normalize,
+    gated_mix,
     overlap_means,
     overlap_pool,
     window_layout,
@@ -50,13 +50,15 @@ def test_float64_and_whoever_asks_for_it_get_plain_torch():
 
 def test_an_operation_runs_the_form_that_was_chosen(monkeypatch):
     calls = []
-    monkeypatch.setattr(l2_normalize, "l2_normalize", lambda x: calls.append(x) or x)
-    x = torch.full((1, 4), 2.0)
+    monkeypatch.setattr(gated_mix, "gated_mix", lambda *x: calls.append(x) or x[0])
+    zero, one = torch.zeros(1, 4), torch.ones(1, 4)
     with ops.use_backend("interpreted"):
-        assert torch.equal(layers.l2_normalize(x), x)
+        assert torch.equal(layers.gated_mix(zero, zero, one, zero), zero)
     assert len(calls) == 1
-    with ops.use_backend("plain"):
-        assert torch.equal(layers.l2_normalize(x), torch.full((1, 4), 0.5))
+    left_out = ops.use_backend("interpreted", without={"gated_mix"})
+    for backend in (ops.use_backend("plain"), left_out):
+        with backend:
+            assert torch.equal(layers.gated_mix(zero, zero, one, zero), torch.full((1, 4), 0.5))
     assert len(calls) == 1
 
 
@@ -67,7 +69,7 @@ def test_where_no_kernel_can_be_made_torch_takes_over_with_a_warning(monkeypatch
     ops.kernels_work.cache_clear()
     assert ops.kernels_work(DEVICE)
     ops.kernels_work.cache_clear()
-    monkeypatch.setattr(l2_normalize, "l2_normalize", broken)
+    monkeypatch.setattr(gated_mix, "gated_mix", broken)
     with pytest.warns(UserWarning, match=r"no kernels can be made here.*find C compiler\.$"):
         assert not ops.kernels_work(DEVICE)
     assert not ops.kernels_work(DEVICE)  # said once

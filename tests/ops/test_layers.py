@@ -5,14 +5,14 @@ import torch
 import torch.nn.functional as F
 from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, in_both_forms
 
-from progmem.losses.heads import Head
 from progmem.model.block import TokenGate
 from progmem.ops import layers
 from progmem.ops.layers import FeedForwardWeights, NormWeights
+from progmem.training.pretrain import Head
 
 pytest.importorskip("triton")
 
-from progmem.ops.fused import gated_mix, l2_normalize, linear, norm, window_layout
+from progmem.ops.fused import gated_mix, linear, norm, window_layout
 
 pytestmark = QUIET
 
@@ -135,13 +135,6 @@ def test_the_rest_of_a_layer(masked):
 def test_a_head():
     head, x = Head(6, 8, 5).to(DEVICE), drawn(3, 4, 6)
     assert_equal_forms(*in_both_forms(lambda: head(x)), [x, *head.parameters()])
-
-
-def test_rows_of_length_one():
-    x = drawn(3, 5, 12)
-    assert_equal_forms(l2_normalize.l2_normalize(x), F.normalize(x, dim=-1), [x])
-    zero = torch.zeros(2, 12, device=DEVICE, requires_grad=True)
-    assert_equal_forms(l2_normalize.l2_normalize(zero), F.normalize(zero, dim=-1), [zero])
 
 
 def test_mixture_of_a_gate():

@@ -6,8 +6,7 @@ from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_bot
 
 import progmem
 from progmem.model.aggregator import OverlapAggregator
-from progmem.model.block import lay_out
-from progmem.model.geometry import count_windows
+from progmem.model.geometry import count_windows, lay_out
 
 pytest.importorskip("triton")
 

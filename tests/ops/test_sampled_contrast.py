@@ -7,7 +7,7 @@ from kernel_setup import DEVICE, QUIET, fused
 from loss_setup import draws_for, make_embedded, run, setting
 
 from progmem import ops
-from progmem.losses.negatives import draw_negatives
+from progmem.losses.pairs import draw_negatives
 from progmem.ops.sampled_contrast import Bank, repulsion
 
 pytestmark = QUIET

@@ -7,11 +7,9 @@ from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_bot
 
 import progmem
 from progmem import ops
-from progmem.model.block import lay_out
-from progmem.model.geometry import count_windows
+from progmem.model.geometry import count_windows, lay_out, unfold_windows
 from progmem.ops.attention import Rotation, merge_heads, rotate, rotation, split_heads
 from progmem.ops.window_attention import Below, memory_scan
-from progmem.ops.windows import unfold_windows
 
 pytest.importorskip("triton")
 

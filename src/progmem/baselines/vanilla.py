@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
-from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
+from progmem.model.batches import blank_encoding, encode_rows, evaluating, moments_for, write
 from progmem.model.geometry import count_tokens, token_spans
-from progmem.model.inputs import check_count, check_finite, check_tensor, evaluating
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
-from progmem.series import ChannelStats, Series
+from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
 
 
 class VanillaTransformer(nn.Module):
@@ -61,8 +60,9 @@ class VanillaTransformer(nn.Module):
         rows, qkv = layer.project(rows)
         q, k, v = (split_heads(t, self.cfg.heads) for t in qkv.chunk(3, dim=-1))
         position = rotation(q)
-        q, k = rotate(q, position), rotate(k, position)
-        return layer.complete(rows, merge_heads(attend(q, k, v, seen)))
+        attended = merge_heads(attend(rotate(q, position), rotate(k, position), v, seen))
+        del q, k, v, qkv
+        return layer.complete(rows, attended)
 
     @torch.no_grad()
     def encode(self, x: Any, lengths: Any = None, *, batch_size: int = 64) -> Encoding:

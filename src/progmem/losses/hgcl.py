@@ -16,14 +16,13 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.losses.align import Match
-from progmem.losses.bounded import cut, in_pieces
-from progmem.ops.layers import l2_normalize
+from progmem.losses.pairs import Match, cut, in_pieces
+from progmem.model.geometry import unfold_windows
 from progmem.ops.sampled_contrast import Bank, repulsion
-from progmem.ops.windows import unfold_windows
 
 
 class Level(NamedTuple):
@@ -124,7 +123,7 @@ def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Te
     """Normalised mean of each window's projected tokens, (B, N, D)."""
     present = valid[..., None].to(z.dtype)
     total = unfold_windows(z * present, cfg, windows).sum(2)
-    return l2_normalize(total)  # the count cancels
+    return F.normalize(total, dim=-1)  # the count cancels
 
 
 def _terms(

@@ -8,8 +8,7 @@ Shapes: B sequences, N windows, n slots, A = N n anchors a sequence, D width.
 import torch
 from torch import Tensor
 
-from progmem.losses.align import Match
-from progmem.losses.bounded import cut, in_pieces
+from progmem.losses.pairs import Match, cut, in_pieces
 from progmem.ops.sampled_contrast import Bank, repulsion
 
 

@@ -10,15 +10,14 @@ Shapes: b own rows, B rows of the global batch, K tokens, N windows, n slots, D 
 from typing import NamedTuple, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.losses.align import Match, match
 from progmem.losses.hgcl import Level, token_level, window_level, window_means
 from progmem.losses.icl import icl_loss
-from progmem.losses.negatives import draw_negatives
+from progmem.losses.pairs import Match, draw_negatives, match
 from progmem.losses.pcl import pcl_loss
-from progmem.ops.layers import l2_normalize
 from progmem.ops.sampled_contrast import Bank, Negatives
 from progmem.settings import LossConfig
 
@@ -119,7 +118,7 @@ def _means(anchors: Tensor, sums: list[Tensor], group: Group) -> tuple[Tensor, .
 
 
 def _icl(both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig) -> dict[str, Tensor]:
-    own = l2_normalize(_there(both.sequence))  # (2b, d)
+    own = F.normalize(_there(both.sequence), dim=-1)  # (2b, d)
     keys = _from_all(own, group).flatten(0, 1)  # (2B, d)
     B = len(keys) // 2
     row = torch.arange(B, device=keys.device)[group.rows]
@@ -136,7 +135,7 @@ def _icl(both: Embedded, drawn: Drawn, group: Group, cfg: LossConfig) -> dict[st
 def _pcl(
     both: Embedded, matched: Match, drawn: Drawn, group: Group, temperature: float | Tensor
 ) -> dict[str, Tensor]:
-    slots = l2_normalize(_there(both.memory))  # (2b, N, n, D)
+    slots = F.normalize(_there(both.memory), dim=-1)  # (2b, N, n, D)
     n = slots.shape[2]
     there = both.window_mask.repeat_interleave(n, dim=1)  # (2b, N n)
     bank = _bank(slots.flatten(1, 2), there, drawn.slots, group)
@@ -155,7 +154,7 @@ def _hgcl(
     cfg: LossConfig,
     model: ModelConfig,
 ) -> dict[str, Tensor]:
-    anchors, valid = l2_normalize(_there(both.tokens)), both.token_mask  # (2b, K, D)
+    anchors, valid = F.normalize(_there(both.tokens), dim=-1), both.token_mask  # (2b, K, D)
     means = window_means(anchors, valid, model, both.window_mask.shape[1])
     windows = _level(means, both.window_mask, of_windows, drawn.windows, group)
     of_tokens = _match(both.token_time, valid, max(model.patch, model.patch_stride) / 2)

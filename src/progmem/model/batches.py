@@ -4,9 +4,10 @@ Shapes: B series, K tokens, N windows, n slots, D width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
@@ -86,3 +87,16 @@ def put(target: Tensor | None, index: Tensor, start: int, part: Tensor | None) -
     """Write ``part`` (b, m, ...) into rows ``index`` of ``target`` from ``start`` on."""
     if target is not None and part is not None:
         target[index, start : start + part.shape[1]] = part.to(target.device)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode inside; afterwards every part is in the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.model.aggregator import OverlapAggregator
-from progmem.model.geometry import windows_exist
+from progmem.model.geometry import Layout, unfold_windows
 from progmem.model.layers import AttentionLayer, FeedForward, Norm
 from progmem.model.memory import MemorySlots, make_mixer
 from progmem.ops import compute_dtype
 from progmem.ops.layers import gated_mix, layer_norm
 from progmem.ops.window_attention import window_attention
-from progmem.ops.windows import Layout, align_copies, unfold_windows
 
 
 class TokenGate(nn.Module):
@@ -83,13 +82,3 @@ class PMABlock(nn.Module):
             merged = torch.where(exists.any(2, keepdim=True), merged, rows)
         made: Tensor = self.feed_forward(merged, valid=valid)
         return made
-
-
-def lay_out(cfg: ModelConfig, valid: Tensor, counts: Tensor, windows: int, *, gaps: bool) -> Layout:
-    """The layout of series with ``counts`` (B,) tokens, of which ``valid`` (B, K) are there."""
-    exists = windows_exist(cfg, counts, windows)  # (B, N)
-    in_window = unfold_windows(valid, cfg, windows)  # (B, N, W)
-    filled = exists[:, :, None, None].expand(-1, -1, cfg.window, 1)
-    copies = align_copies(filled, cfg, valid.shape[1])[..., 0]  # (B, K, O)
-    seen = F.pad(in_window, (2 * cfg.slots, 0), value=True)
-    return Layout(valid, exists, exists & in_window.any(2), in_window, seen, copies, gaps)

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.model.block import PMABlock
-from progmem.model.geometry import count_windows, tokens_until
+from progmem.model.geometry import count_windows, tokens_until, unfold_windows
 from progmem.ops.window_attention import attend_windows, memory_scan, read_carry, window_keys
-from progmem.ops.windows import unfold_windows
 
 
 @dataclass

@@ -8,9 +8,8 @@ import torch
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError
 from progmem.fields import is_whole
-from progmem.model.geometry import count_tokens, count_windows
+from progmem.model.geometry import count_tokens, count_windows, covered
 from progmem.model.pmt import PMT
-from progmem.ops.windows import covered
 
 
 def count_params(cfg: ModelConfig) -> dict[str, int]:

@@ -83,6 +83,9 @@ class AttentionLayer(nn.Module):
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or B * N * W <= PIECE:
             return self.complete(x, attended)
         step = max(1, PIECE // W)
-        places = [(b, slice(n, n + step)) for b in range(B) for n in range(0, N, step)]
-        parts = [self.complete(x[None, b, n], attended[None, b, n]) for b, n in places]
-        return torch.cat(parts, dim=1).view(B, N, W, D)
+        out = x.new_empty(B, N, W, D, dtype=torch.promote_types(x.dtype, attended.dtype))
+        for b in range(B):
+            for n in range(0, N, step):
+                part = slice(n, n + step)
+                out[b, part] = self.complete(x[None, b, part], attended[None, b, part])[0]
+        return out

@@ -15,16 +15,21 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.model import saving
-from progmem.model.batches import blank_encoding, encode_rows, moments_for, write
-from progmem.model.block import PMABlock, lay_out
+from progmem.model.batches import blank_encoding, encode_rows, evaluating, moments_for, write
+from progmem.model.block import PMABlock
 from progmem.model.chunks import encode_in_chunks
 from progmem.model.encoder import NeighbourhoodEncoder
-from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.inputs import check_count, check_finite, check_tensor, evaluating
+from progmem.model.geometry import (
+    count_tokens,
+    count_windows,
+    covered,
+    lay_out,
+    token_spans,
+    window_spans,
+)
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops import cuda_graphs
-from progmem.ops.windows import covered
-from progmem.series import ChannelStats, Series
+from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
 
 SERIES_AT_ONCE = 64  # of a batch; on a GPU, where launches are what short series cost, more
 SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled

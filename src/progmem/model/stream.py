@@ -17,15 +17,23 @@ from progmem.errors import ArtifactError, InputError
 from progmem.files import check_output
 from progmem.model import stream_state
 from progmem.model.backbone_stream import BackboneStream
+from progmem.model.batches import evaluating
 from progmem.model.block_stream import Final
 from progmem.model.geometry import token_spans, window_spans
-from progmem.model.inputs import check_count, check_finite, evaluating
 from progmem.model.pmt import PMT
 from progmem.model.recent import Recent
 from progmem.model.steady import Levels, Steady
 from progmem.ops.cuda_graphs import graphed
 from progmem.ops.neighbourhood_attention import no_keys
-from progmem.series import as_array, as_float64, check_samples, clean, numbered
+from progmem.series import (
+    as_array,
+    as_float64,
+    check_count,
+    check_finite,
+    check_samples,
+    clean,
+    numbered,
+)
 
 
 class Stream:

@@ -128,9 +128,3 @@ def gated_mix(z: Tensor, more: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """
     g = torch.sigmoid(z + more)
     return g * a + (1 - g) * b
-
-
-@with_fused("l2_normalize.l2_normalize")
-def l2_normalize(x: Tensor) -> Tensor:
-    """``x`` (..., D) with its rows divided by their length."""
-    return F.normalize(x, dim=-1)

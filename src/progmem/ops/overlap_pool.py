@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
+from progmem.model.geometry import align_copies
 from progmem.ops import with_fused
 from progmem.ops.layers import linear, linear_gelu
-from progmem.ops.windows import align_copies
 
 
 class Attentive(NamedTuple):

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
+from progmem.model.geometry import Layout, unfold_windows
 from progmem.ops import compute_dtype, with_fused
 from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
 from progmem.ops.layers import (
@@ -37,7 +38,6 @@ from progmem.ops.layers import (
     gated_mix,
     layer_norm,
 )
-from progmem.ops.windows import Layout, unfold_windows
 
 EPS = torch.nn.LayerNorm(1).eps  # of every norm of a step
 

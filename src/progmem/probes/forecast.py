@@ -18,9 +18,9 @@ from torch import Tensor
 from progmem.data.forecast_sets import HORIZONS, ForecastData
 from progmem.encoding import Encoder
 from progmem.errors import InputError
-from progmem.model.inputs import check_count
 from progmem.probes.ridge import Ridge, Totals, choose, errors, ridge_path
 from progmem.probes.sliding import PADDING, Features, Places, device_of, sliding_features
+from progmem.series import check_count
 
 MOST = 100_000  # samples a ridge is fitted on or chosen by, as TS2Vec
 AT_ONCE = 2**24  # predicted numbers held at a time

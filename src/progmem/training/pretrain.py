@@ -6,7 +6,7 @@ W window, D width.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +17,12 @@ from progmem.config import ModelConfig
 from progmem.data.recordings import Recording, described
 from progmem.data.rows import Rows, fetch_from
 from progmem.data.source import open_source
-from progmem.losses.heads import make_heads
-from progmem.losses.negatives import overlapping
+from progmem.losses.pairs import overlapping
 from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
-from progmem.model.geometry import count_tokens, count_windows
+from progmem.model.geometry import count_tokens, count_windows, unfold_windows
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
-from progmem.ops.windows import unfold_windows
+from progmem.ops.layers import linear, linear_gelu
 from progmem.series import ChannelStats
 from progmem.settings import LossConfig, RunConfig
 from progmem.training import randomness, run_folder
@@ -32,6 +31,8 @@ from progmem.training.initial_model import initial_model, model_for
 from progmem.training.mixed_precision import call_with_cast_weights
 from progmem.training.trainer import Say, Trainer, build_trainer, parameter_groups, to_device
 from progmem.views import View, draw_view, make_view
+
+ICL_WIDTH = 128  # of its projections
 
 
 def pretrain(
@@ -157,6 +158,30 @@ class Learner(nn.Module):
             unfold_windows(t, cfg, windows).sum(2) for t in (token * valid, valid.to(token.dtype))
         )
         return token, total / there.clamp(min=1)
+
+
+def make_heads(dim: int, cfg: LossConfig) -> nn.ModuleDict:
+    """Projection heads of the objectives that have one and are switched on.
+
+    Only the losses see their output; probes use what comes before.
+    """
+    heads = nn.ModuleDict()
+    if cfg.icl:
+        heads["icl"] = Head(dim, 2 * dim, ICL_WIDTH)
+    if cfg.hgcl:
+        heads["hgcl"] = Head(dim, dim, dim)
+    return heads
+
+
+class Head(nn.Sequential):
+    """Two linear maps with a gelu between them."""
+
+    def __init__(self, dim: int, hidden: int, out: int) -> None:
+        super().__init__(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, last = cast(nn.Linear, self[0]), cast(nn.Linear, self[2])
+        return linear(linear_gelu(x, first.weight, first.bias), last.weight, last.bias)
 
 
 class PretrainBatch(NamedTuple):

@@ -4,10 +4,11 @@ A `progmem.training.task.Task` says what is trained on what; the rest is the sam
 """
 
 import math
+import re
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,18 +19,19 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from progmem import ops
-from progmem.errors import ConfigError
+from progmem.errors import ConfigError, TrainingError
 from progmem.ops.cuda_graphs import GraphedUpdate
 from progmem.settings import TrainConfig
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process
 from progmem.training.grad_cache import backward_in_parts
 from progmem.training.metrics import MetricsLog, StepMetrics
-from progmem.training.oom import explain_oom
 from progmem.training.task import Task
 
 Say = Callable[[str], None]
 M = TypeVar("M", bound=nn.Module)
+
+ADVICE = "lower train.batch_size, or set train.parts to 2 or more: the same gradients, less memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,3 +309,30 @@ class StopSignal:
     def exit_code(self) -> int:
         """143 for SIGTERM, 130 for Ctrl-C; 1 where only another process was told to stop."""
         return 1 if self.signal is None else 128 + self.signal
+
+
+@contextmanager
+def explain_oom(device: torch.device) -> Iterator[None]:
+    """Turn a failed allocation inside into a line that helps."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, whole = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_allocated(device)
+        asked = re.search(r"Tried to allocate ([0-9.]+ \w+)", str(error))
+        more = f"{asked.group(1)} more were needed, " if asked else ""
+        raise TrainingError(
+            f"out of memory on {torch.cuda.get_device_name(device)}: {more}{_gib(free)} of "
+            f"{_gib(whole)} are free, this run holds {_gib(held)}; {ADVICE}"
+        ) from error
+    except RuntimeError as error:  # the CPU's allocator has no error of its own
+        asked = re.search(r"you tried to allocate (\d+) bytes", str(error))
+        if asked is None:
+            raise
+        raise TrainingError(
+            f"out of memory: {_gib(int(asked.group(1)))} more were needed; {ADVICE}"
+        ) from error
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
+from progmem.model.geometry import Layout, unfold_windows
 from progmem.ops.attention import Rotation, rotation
 from progmem.ops.fused import (
     long_attention,
@@ -24,7 +25,6 @@ from progmem.ops.fused import (
 )
 from progmem.ops.fused.tiles import column_sums
 from progmem.ops.window_attention import Below, ScanWeights, may_see
-from progmem.ops.windows import Layout, unfold_windows
 
 
 def window_attention(
