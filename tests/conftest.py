@@ -4,7 +4,7 @@ import os
 import socket
 
 # Two workers share two cores. Linear algebra reads this when it is loaded, other processes inherit
-# it: threads that wait for each other cost a small product ten times its time.
+# it: under load, threads that wait for each other made small products several times slower.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest

@@ -113,9 +113,12 @@ def test_every_encoder_is_probed_on_the_same_draws_which_are_kept(model):
 def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     where, probed = ["--data-dir", str(made_sets)], []
-    monkeypatch.setattr(
-        commands, "probe_set", lambda e, d, **o: probed.append(e) or probe_set(e, d, **o)
-    )
+
+    def probe_one_pooling(encoder, data, **options):
+        probed.append(encoder)
+        return probe_set(encoder, data, poolings=["sequence"], **options)
+
+    monkeypatch.setattr(commands, "probe_set", probe_one_pooling)
     assert main(["pretrain", "Wafer", "-o", "run", *where, *TINY]) == 0
     probe = ["probe", "classify", "run/model", "Wafer", *where, "--labels", "1", "50%"]
     assert main(probe) == 0
