@@ -119,7 +119,7 @@ def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
 
 
 def test_cues_are_told_on_the_gpu_as_on_the_cpu():
-    from test_cue import noise, small
+    from probe_setup import noise, small
 
     from progmem.probes.retention import eos_features
 

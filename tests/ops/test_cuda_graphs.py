@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_setup import make_model
 from stream_setup import assert_same, gappy
-from test_reference import make_model
-from test_steady import Tape
+from tape import Tape
 
 import progmem
 from progmem.model.pmt import SAMPLES_AT_ONCE, samples_at_once

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_reference import gradients, make_model, weighted_sum
+from model_setup import gradients, make_model, weighted_sum
 from torch.func import functional_call
 
 from progmem.baselines.vanilla import VanillaTransformer

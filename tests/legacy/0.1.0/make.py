@@ -20,7 +20,7 @@ from progmem.settings import read_config
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SHAPE = {"dim": 8, "heads": 2, "blocks": 1, "slots": 1, "patch": 1, "patch_stride": 1,
          "window": 4, "stride": 2, "encoder_layers": 1}  # fmt: skip
 SETTINGS = [*(f"model.{name}={value}" for name, value in SHAPE.items()), "train.device=cpu",

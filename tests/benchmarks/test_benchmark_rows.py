@@ -14,7 +14,7 @@ from benchmarks import cue, forecast, supervised
 from benchmarks.side_by_side import run_rows, training_folder
 from progmem.data import registry
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_other_settings_or_another_commit_never_go_on_with_the_weights_of_a_row(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from test_reference import make_model
+from model_setup import make_model
 
 import progmem
 

@@ -11,7 +11,7 @@ from progmem.errors import InputError
 from progmem.report import record
 from progmem.report.paper import CLASSIFICATION
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def made_result(name="HAR", split="official"):

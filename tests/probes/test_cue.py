@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from probe_setup import noise, small
 
 import progmem
 from progmem.baselines.vanilla import VanillaTransformer
@@ -20,11 +21,7 @@ from progmem.report.cue_table import cue_table
 from progmem.settings import read_config
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1", "train.batch_size=16"]
-EXPERIMENTS = Path(__file__).parent.parent / "experiments/cue"
-
-
-def noise(count=40, length=200, channels=1):
-    return np.random.default_rng(0).normal(size=(count, length, channels))
+EXPERIMENTS = Path(__file__).parents[2] / "experiments/cue"
 
 
 class Listener:
@@ -154,10 +151,6 @@ def test_series_of_one_recording_share_a_fold(monkeypatch):
     for train, test in seen[0]:
         assert len(test) and not set(recordings[train]) & set(recordings[test])
     assert sorted(np.concatenate([test for _, test in seen[0]])) == list(range(40))
-
-
-def small(**settings):
-    return progmem.ModelConfig.for_length(200, 1, dim=16, heads=2, blocks=1, **settings)
 
 
 def short():

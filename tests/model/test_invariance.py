@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_reference import make_model, make_series, weighted_sum
+from model_setup import make_model, make_series, weighted_sum
 
 import progmem
 from progmem.baselines.vanilla import VanillaTransformer

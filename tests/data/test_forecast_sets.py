@@ -25,7 +25,7 @@ from progmem.report.paper import FORECASTING
 from progmem.report.tables import render
 from progmem.settings import read_config
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=1", "model.patch_stride=1",
         "data.longest=201", "data.window=201", "data.hop=20", "train.epochs=1"]  # fmt: skip
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_setup import make_model
 from stream_setup import assert_same, cut_up, gappy, join
-from test_reference import make_model
 
 import progmem
 

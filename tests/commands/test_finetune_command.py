@@ -152,7 +152,7 @@ def test_settings_can_be_shown_and_read_back(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", ["FordA", "FordB", "HAR", "Wafer"])
 def test_the_experiments_are_as_they_say(name):
-    path = Path(__file__).parent.parent / f"experiments/supervised/{name}.yaml"
+    path = Path(__file__).parents[2] / f"experiments/supervised/{name}.yaml"
     cfg = read_finetune_config(path)
     assert cfg.run.model == {"size": "small"}
     assert cfg.finetune == LabelConfig(views="weak" if name == "HAR" else "none")

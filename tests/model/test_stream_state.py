@@ -6,9 +6,9 @@ import sys
 
 import pytest
 import torch
+from model_setup import make_model
 from safetensors.torch import load_file, save_file
 from stream_setup import assert_same, gappy, join
-from test_reference import make_model
 
 import progmem
 from progmem import artifact

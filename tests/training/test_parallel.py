@@ -21,10 +21,11 @@ from progmem.training.randomness import batch_rows
 def test_two_processes_equal_one(tmp_path):
     """Gradients of all seven subsets of the objectives, whole and ragged batches; short runs
     without and with labels."""
-    paths = [Path(__file__).parent, Path(progmem.__file__).parents[1]]
+    helpers = Path(__file__).parents[1] / "helpers"
+    paths = [helpers, Path(progmem.__file__).parents[1]]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
     command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    script = Path(__file__).parent / "two_processes.py"
+    script = helpers / "two_processes.py"
     done = subprocess.run(
         [sys.executable, "-m", *command, str(script), str(tmp_path)],
         env=env, capture_output=True, text=True, timeout=200,

@@ -23,7 +23,7 @@ from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError
 from progmem.training.pretrain import pretrain
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 def test_a_run_leaves_all_that_it_promises(finished):
