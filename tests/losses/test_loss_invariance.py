@@ -6,7 +6,7 @@ import pytest
 import torch
 from loss_setup import B, D, draws_for, entry_of, make_embedded, run, setting
 
-from progmem.losses import bounded
+from progmem.losses import pairs
 from progmem.losses.pairs import draw_negatives, match, overlapping
 from progmem.settings import LossConfig
 
@@ -70,7 +70,7 @@ def test_sums_in_pieces_are_the_same_with_gradients(monkeypatch):
     leaves = [t for v in views for t in (v.sequence, v.memory, v.tokens)]
     results = []
     for limit in (2**25, 1):
-        monkeypatch.setattr(bounded, "LIMIT", limit)
+        monkeypatch.setattr(pairs, "LIMIT", limit)
         loss, _ = run(views, drawn, LossConfig(), model)
         results.append((loss, *torch.autograd.grad(loss, leaves)))
     for whole, pieces in zip(*results, strict=True):

@@ -15,7 +15,7 @@ pytestmark = QUIET
 
 
 @pytest.mark.parametrize(("K", "reach"), [(10, 3), (2, 3), (9, 1)])
-def test_the_encoder(K, reach):
+def test_the_encoder(K, reach, coarse):
     cfg = progmem.ModelConfig(channels=1, window=reach, stride=1, dim=12, heads=3, blocks=1)
     encoder = progmem.PMT(cfg).encoder.to(DEVICE)
     tokens = drawn(3, K, 12)

@@ -23,7 +23,7 @@ pytestmark = QUIET
     (2, False, "cover", 1), (2, True, "cover", 1), (2, False, "cover", 0), (5, False, "cover", 1),
     (1, False, "cover", 1), (1, False, "floor", 1),
 ])  # fmt: skip
-def test_a_block_of_short_windows(slots, gaps, windows, block):
+def test_a_block_of_short_windows(slots, gaps, windows, block, coarse):
     cfg = progmem.ModelConfig(
         channels=1, window=4, stride=3, dim=12, heads=3, blocks=2, slots=slots, windows=windows
     )

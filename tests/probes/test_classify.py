@@ -137,7 +137,7 @@ def test_features_that_are_all_the_same_have_a_machine():
 def test_a_machine_of_arrays_decides_as_scikit_learns_does(classes, kernel, dtype):
     rng = np.random.default_rng(classes)
     y = rng.permutation(np.arange(90) % classes)
-    x = (rng.normal(size=(90, 5)) * 10.0 ** np.arange(5) + y[:, None] + 3).astype(dtype)
+    x = (rng.normal(size=(90, 5)) * 10.0 ** np.arange(5) + 6 * y[:, None] + 3).astype(dtype)
     new = (3 * x[rng.permutation(90)] + rng.normal(size=(90, 5))).astype(dtype)
     names = np.array([f"class {label}" for label in range(classes)])[y]
     scaler = StandardScaler().fit(x)

@@ -29,7 +29,7 @@ from progmem.ops.layers import NormWeights
 ROWS = 8  # of a program at a time
 # A backward pass that sums for weight and bias: a warp a row, which waits for nobody, and the next
 # row asked for while one is worked on; many programs, each with its own sums.
-PROGRAMS, WARPS, STAGES = 1056, 1, 2
+SUM_ROWS, PROGRAMS, WARPS, STAGES = 1, 1056, 1, 2
 
 
 def layer_norm(
@@ -188,7 +188,7 @@ def backward_of_rows(
     d_more = dx
     if more_type is not None and more_type != x_type:
         d_more = torch.empty_like(total, dtype=more_type)
-    programs = min(PROGRAMS, R) if params else 0
+    programs = min(PROGRAMS, triton.cdiv(R, SUM_ROWS)) if params else 0
     sums = dx.new_empty(programs, 3, D, dtype=torch.float32)
     _launch_backward(total, weight, moments, dy, d_total, dx, d_more, sums if params else None)
     return dx, None if more_type is None else d_more, sums
@@ -215,7 +215,7 @@ def _launch_backward(
     sums: Tensor | None,
 ) -> None:
     R, D = total.numel() // total.shape[-1], total.shape[-1]
-    rows, warps, stages = (2, 4, 1) if sums is None else (1, WARPS, STAGES)
+    rows, warps, stages = (2, 4, 1) if sums is None else (SUM_ROWS, WARPS, STAGES)
     programs = triton.cdiv(R, rows) if sums is None else len(sums)
     _norm_backward[(programs,)](
         total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,

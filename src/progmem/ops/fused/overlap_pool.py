@@ -33,7 +33,7 @@ from progmem.ops.layers import linear, linear_gelu
 from progmem.ops.overlap_pool import PoolWeights
 
 ROWS, PROGRAMS = 4, 528  # of the mixture: tokens at a time, programs with sums of their own
-TOKEN_PROGRAMS = 4224  # of the attention
+BACK_TOKENS, TOKEN_PROGRAMS = 1, 4224  # of the attention
 
 
 def overlap_pool(rows: Tensor, exists: Tensor, weights: PoolWeights, *, cfg: ModelConfig) -> Tensor:
@@ -171,9 +171,9 @@ def run_attend_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the queries, of the rows' keys and values, and of the scores' bias (H, O)."""
     B, K, D = query.shape
-    sizes = sizes_of(rows[..., :D], exists, stride, len(bias)) | {"TOKENS": 1}
+    sizes = sizes_of(rows[..., :D], exists, stride, len(bias)) | {"TOKENS": BACK_TOKENS}
     d_query, d_rows = torch.empty_like(query), room_for(rows, sizes)
-    programs = min(TOKEN_PROGRAMS, B * K)
+    programs = min(TOKEN_PROGRAMS, triton.cdiv(B * K, BACK_TOKENS))
     d_bias = rows.new_empty(programs, *bias.shape, dtype=torch.float32)
     _attend_backward[(programs,)](
         pull, query, rows, exists.view(torch.uint8), bias, mean, lse, d_query, d_rows, d_bias, B,
