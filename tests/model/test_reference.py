@@ -12,8 +12,10 @@ MEMORIES = list(itertools.product(["carry", "block"], [True, False]))  # readout
 MODELS = [g + m for g, m in itertools.product(GEOMETRIES, MEMORIES)] + [(6, 3, 0, "carry", True)]
 
 
-@pytest.mark.parametrize("gaps", [False, True], ids=["whole", "gaps"])
-@pytest.mark.parametrize("tokens", [1, 2, 3, 7, 20, 31])
+LENGTHS = [*itertools.product([1, 2, 3, 7], [False, True]), (20, False), (31, True)]
+
+
+@pytest.mark.parametrize("tokens, gaps", LENGTHS)
 @pytest.mark.parametrize("window, stride, slots, readout, gate_carry", MODELS)
 def test_library_equals_the_papers_loops(window, stride, slots, readout, gate_carry, tokens, gaps):
     blocks = 3 if tokens == 7 else 2

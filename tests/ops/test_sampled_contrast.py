@@ -93,9 +93,10 @@ def test_negatives_are_the_drawn_entries(shape):
     assert not ours[0][0].isfinite().any()
 
 
-@pytest.mark.parametrize("pointed", [False, True])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_the_kernels_give_what_plain_torch_gives(shape, pointed):
+def test_the_kernels_give_what_plain_torch_gives(shape):
+    """Every other time with a temperature that lies on the device, and entries never drawn."""
+    pointed = list(SHAPES.values()).index(shape) % 2 == 0
     pytest.importorskip("triton")
     B, T, P, M, D = shape
     bank = made_bank(B, P, M, D, more=pointed)

@@ -19,9 +19,13 @@ from progmem.ops.fused.memory_scan import cast_products
 pytestmark = QUIET
 
 
+SLOW = pytest.mark.slow  # what test_fused_model shows too
+
+
 @pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [
-    (2, False, "cover", 1), (2, True, "cover", 1), (2, False, "cover", 0), (5, False, "cover", 1),
-    (1, False, "cover", 1), (1, False, "floor", 1),
+    (2, True, "cover", 1), (5, False, "cover", 1), pytest.param(2, False, "cover", 1, marks=SLOW),
+    pytest.param(2, False, "cover", 0, marks=SLOW), pytest.param(1, False, "cover", 1, marks=SLOW),
+    pytest.param(1, False, "floor", 1, marks=SLOW),
 ])  # fmt: skip
 def test_a_block_of_short_windows(slots, gaps, windows, block, coarse):
     cfg = progmem.ModelConfig(

@@ -139,22 +139,37 @@ def flip(path):
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda p: p.write_bytes(p.read_bytes()[:1000]),
-        lambda p: p.write_bytes(b""),
-        flip,
-        pickled,
-        lambda p: forge(p, step=100),
-        lambda p: forge(p, step="12"),
-        lambda p: forge(p, facts=None),
-        lambda p: artifact.write(p, "model", {}, {"step": 12, "facts": {}}),
-        lambda p: min(p.parent.iterdir()).rename(p),
-    ],
-    ids=["truncated", "empty", "bit", "pickle", "step", "step text", "facts", "kind", "renamed"],
-)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(finished, tmp_path, damage):
+DAMAGES = {
+    "truncated": lambda p: p.write_bytes(p.read_bytes()[:1000]),
+    "empty": lambda p: p.write_bytes(b""),
+    "bit": flip,
+    "pickle": pickled,
+    "step": lambda p: forge(p, step=100),
+    "step text": lambda p: forge(p, step="12"),
+    "facts": lambda p: forge(p, facts=None),
+    "kind": lambda p: artifact.write(p, "model", {}, {"step": 12, "facts": {}}),
+    "renamed": lambda p: min(p.parent.iterdir()).rename(p),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_found(finished, tmp_path, damage):
+    folder = tmp_path / "run" / "checkpoints"
+    shutil.copytree(finished / "checkpoints", folder)
+    *_, before, newest = sorted(folder.glob("*.safetensors"))
+    good = newest_checkpoint(folder, say=print)
+    older = artifact.read(before, "checkpoint")
+    damage(newest)
+    said = []
+    found = newest_checkpoint(folder, say=said.append)
+    assert any(newest.name in line and "damaged and passed over" in line for line in said)
+    assert found.step == older.note["step"] < good.step
+    assert all(torch.equal(t, older.tensors[name]) for name, t in found.tensors.items())
+    assert not (folder.parent / "ran").exists()
+
+
+@pytest.mark.parametrize("damage", [flip, pickled])
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_path, damage):
     folder = tmp_path / "copy"
     shutil.copytree(finished, folder)
     shutil.rmtree(folder / "model")
