@@ -39,9 +39,43 @@ def training_table(results: list[Result]) -> str:
     return _by_device(results, _training_part)
 
 
+def families_table(results: list[Result]) -> str:
+    """A training step and `encode` by variant: without a family of kernels, compiled, plain."""
+    return _by_device(results, _families_part)
+
+
+def before_and_after_table(results: list[Result]) -> str:
+    """What a refactoring cost: this tree against an older one."""
+    return _by_device(results, _before_and_after_part)
+
+
 def numerics_table(results: list[Result]) -> str:
     """Relative errors of a first training step against float64, by kind."""
     return _by_device(results, _numerics_part)
+
+
+def _families_part(result: Result) -> str:
+    absolute = ["ms", "peak MB"] if _on_gpu(result) else []
+    parts = []
+    for kind in ("step", "encode"):
+        ours = result[kind][0]["ms"]
+        lines = []
+        for row in result[kind]:
+            if "ms" not in row:
+                lines.append([row["variant"], "does not run", *["-"] * len(absolute), "-"])
+                continue
+            found = [f"{row['ms']:.1f}", f"{row['peak_mb']:,.0f}"] if absolute else []
+            graph = "-" if row.get("graph_ms") is None else f"{row['graph_ms']:.1f}"
+            shown = graph if absolute else "-"
+            lines.append([row["variant"], f"{row['ms'] / ours:.2f}x", *found, shown])
+        parts.append(markdown([kind, "time / ours", *absolute, "ms as a graph"], lines))
+    return "\n\n".join(parts)
+
+
+def _before_and_after_part(result: Result) -> str:
+    lines = [[row["measure"], f"{row['ratio']:.3f}x"] for row in result["rows"]]
+    title = f"this tree ({result['commit']}) / {result['base']}"
+    return markdown(["measure", title], lines)
 
 
 def _by_device(results: list[Result], part: Callable[[Result], str]) -> str:

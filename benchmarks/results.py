@@ -12,6 +12,8 @@ from typing import Any
 
 from benchmarks.compute_tables import (
     aggregator_table,
+    before_and_after_table,
+    families_table,
     numerics_table,
     stream_table,
     training_table,
@@ -57,6 +59,8 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "compute_vectorised": vectorised_table,
     "compute_aggregator": aggregator_table,
     "training_step": training_table,
+    "kernel_families": families_table,
+    "before_and_after": before_and_after_table,
     "numerics": numerics_table,
     "forecast": forecast_table,
     "forecast_harness": forecast_table,

@@ -28,8 +28,17 @@ def in_parts(task, step, parts):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("parts", [2, 5, 13, 40])
-@pytest.mark.parametrize("settings", [(), ("loss.pcl=0",), ("loss.icl=0", "loss.hgcl=0")])
+@pytest.mark.parametrize(
+    "parts, settings",
+    [
+        (2, ()),
+        (5, ()),
+        (13, ()),
+        (40, ()),
+        (2, ("loss.pcl=0",)),
+        (5, ("loss.icl=0", "loss.hgcl=0")),
+    ],
+)
 def test_parts_add_up_to_the_gradients_of_the_whole(parts, settings):
     task = made_task(*settings)
     learner = task.learner
