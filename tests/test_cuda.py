@@ -229,3 +229,19 @@ def test_a_refused_chunk_leaves_a_replaying_stream_on_the_gpu_as_it_was(model):
     assert stream.steady.current is not None
     parts.append(on_cpu(stream.finish()))
     assert_same(join(parts), on_cpu(model.encode(x)), atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "32"])
+def test_the_first_200_losses_are_those_of_plain_torch(precision):
+    from benchmarks import training_step
+    from progmem.settings import read_config
+
+    settings = [*training_step.SETTINGS, "model.size=tiny", "train.batch_size=32"]
+    cfg = read_config(None, [*settings, "train.device=cuda", f"train.precision={precision}"])
+    curves = []
+    for begin in (training_step.begin, training_step.plain):
+        training = begin(training_step.made_rows(256, cfg), cfg, 200)
+        for _ in range(200):
+            training.step()
+        curves.append(torch.tensor([metrics.read()["loss"] for metrics in training.metrics]))
+    torch.testing.assert_close(curves[0], curves[1], rtol=1e-3, atol=0)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from benchmarks import (
     compute_stream,
     compute_vectorised,
     full_attention,
+    kernel_families,
     numerics,
     training_step,
 )
+from benchmarks.compute_tables import before_and_after_table, families_table
 from benchmarks.paper import AGGREGATOR_STREAMING, STREAMING
 from benchmarks.results import render
 from progmem.model.aggregator import OverlapAggregator
@@ -251,3 +254,23 @@ def test_figures_of_a_gpu_come_with_its_name(run, module, arguments):
     result, printed = run(module, arguments, device="cuda")
     assert result["device"] == torch.cuda.get_device_name() and result["device"] in printed
     assert '"peak_mb": null' not in json.dumps(result.get("rows"))
+
+
+def test_families_of_kernels_are_modules_and_their_table_says_what_each_is_worth():
+    fused = Path(progmem.__file__).parent / "ops/fused"
+    for modules in kernel_families.FAMILIES.values():
+        assert all((fused / f"{module}.py").is_file() for module in modules)
+    ours = {"variant": "ours", "ms": 20.0, "peak_mb": 400.0}
+    step = [ours, {"variant": "without norm", "ms": 25.0, "peak_mb": 500.0}]
+    encode = [ours | {"graph_ms": 15.0}, {"variant": "torch.compile", "error": "no"}]
+    shown = families_table([{"device": "a GPU", "step": step, "encode": encode}])
+    assert "| without norm | 1.25x | 25.0 | 500 | - |" in shown
+    assert "| ours | 1.00x | 20.0 | 400 | 15.0 |" in shown
+    assert "| torch.compile | does not run | - | - | - |" in shown
+    assert "20.0" not in families_table([{"device": "x86_64 CPU", "step": step, "encode": step}])
+
+
+def test_what_a_refactoring_cost_is_shown_as_a_ratio():
+    rows = [{"measure": "step", "ratio": 1.0125, "seconds": {}}]
+    found = {"device": "a GPU", "commit": "abc", "base": "def", "rows": rows}
+    assert "| step | 1.012x |" in before_and_after_table([found])
