@@ -145,16 +145,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=320)
     parser.add_argument("--limit", type=int, default=480, help="seconds for compiled variants")
-    parser.add_argument("--lock", type=Path, help=argparse.SUPPRESS)  # of the other process
+    parser.add_argument("--lock", type=Path, help="a file whose lock timings wait for")
+    parser.add_argument("--compiled", action="store_true", help=argparse.SUPPRESS)  # that process
     chosen = parser.parse_args()
-    if chosen.lock is not None:
+    if chosen.compiled:
         for kind, row in measure_compiled(chosen):
             print("ROW", json.dumps([kind, row]), flush=True)
         return
     found: dict[str, list[Row]] = {"step": [], "encode": []}
     with tempfile.TemporaryDirectory() as folder:
-        chosen.lock, log = Path(folder) / "lock", Path(folder) / "log"
-        command = [sys.executable, "-m", "benchmarks.kernel_families", *sys.argv[1:]]
+        chosen.lock, log = chosen.lock or Path(folder) / "lock", Path(folder) / "log"
+        command = [sys.executable, "-m", "benchmarks.kernel_families", *sys.argv[1:], "--compiled"]
         began = time.time()
         with log.open("w") as out:
             other = subprocess.Popen([*command, "--lock", str(chosen.lock)], stdout=out)
