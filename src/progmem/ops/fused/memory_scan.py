@@ -8,7 +8,7 @@ Shapes: B series, N windows, n slots, R = B n rows, D width, H heads, d = D / H,
 the carry.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,18 +47,7 @@ def memory_scan(
     return Scanned(kept.memory(B), *kept.carry_heads(B))
 
 
-def supports(
-    state: Tensor,
-    below: Below,
-    weights: ScanWeights,
-    k: Tensor,
-    v: Tensor,
-    *,
-    valid: Tensor,
-    alive: Tensor,
-    cfg: ModelConfig,
-    training: bool,
-) -> bool:
+def supports(*_: Any, cfg: ModelConfig, training: bool, **__: Any) -> bool:
     """Gradients of the scan are made by `window_attention`, with those of the tokens."""
     return not torch.is_grad_enabled() and scans(cfg, training=training)
 
