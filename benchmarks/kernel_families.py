@@ -59,15 +59,20 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def time_step(chosen: argparse.Namespace, *, graph: bool, compiled: bool = False) -> Row:
-    """Milliseconds of a step, its peak memory, and its first losses."""
+    """Milliseconds of a step, the peak of the first ones with their recording, and their losses."""
     precision = "bf16" if chosen.device == "cuda" else "32"
     settings = [f"model.size={chosen.size}", f"train.batch_size={chosen.batch}",
                 f"train.device={chosen.device}", f"train.precision={precision}"]  # fmt: skip
     cfg = read_config(None, [*SETTINGS, *settings])
     training = begin(made_rows(8 * chosen.batch, cfg), cfg, 1000, record=graph, compiled=compiled)
-    for _ in range(FIRST):
-        training.step()
-    losses = [metrics.read()["loss"] for metrics in training.metrics]
+    losses: list[float] = []
+
+    def first_steps() -> None:
+        for _ in range(FIRST):
+            training.step()
+        losses.extend(metrics.read()["loss"] for metrics in training.metrics)
+
+    peak = timing.peak_mb(first_steps, chosen.device)  # a replayed graph allocates nothing
 
     def stretch() -> None:
         for _ in range(STEPS):
@@ -77,7 +82,6 @@ def time_step(chosen: argparse.Namespace, *, graph: bool, compiled: bool = False
 
     with alone(chosen.lock):
         seconds = timing.median_seconds(stretch, chosen.device, repeats=chosen.repeats, warmup=1)
-        peak = timing.peak_mb(stretch, chosen.device)
     return {"ms": 1e3 * seconds / STEPS, "peak_mb": peak, "losses": losses}
 
 

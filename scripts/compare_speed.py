@@ -7,7 +7,7 @@ The two trees take turns. Measured, each as after / before, which must stay belo
 - step: a training step at HAR's shape, by each tree's `python -m benchmarks.training_step`
 - encode: `PMT.encode` of 8 series of 100,000 samples, six blocks, W = .1K, bf16 autocast
 - HAR: `progmem pretrain HAR`, 250 epochs, `base`, each from an empty Triton cache (last, as it
-  takes minutes; left out without --data-dir)
+  takes minutes)
 Writes results/before_and_after/<device>.json.
 """
 
@@ -90,6 +90,9 @@ def time_har(tree: Path, chosen: argparse.Namespace) -> float:
         return time.perf_counter() - began
 
 
+MEASURES = {"encode": time_encode, "step": time_step, "HAR": time_har}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -98,9 +101,9 @@ def main() -> None:
     parser.add_argument("--base-commit", default="?")
     parser.add_argument("--commit", help="of this tree, where there is no repository to ask")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--turns", type=int, default=2, help="of encode")
-    parser.add_argument("--step-turns", type=int, default=2, help="a turn takes half a minute")
+    parser.add_argument("--data-dir", type=Path, help="where HAR.npz lies")
+    parser.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
+    parser.add_argument("--turns", type=int, default=2, help="of encode and step")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--size", default="base")
     parser.add_argument("--batch", type=int, default=256)
@@ -108,14 +111,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=250)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
-    measures = {"encode": (time_encode, chosen.turns), "step": (time_step, chosen.step_turns)}
-    if chosen.data_dir is not None:
-        measures["HAR"] = (time_har, 1)
     trees = {"before": chosen.base.resolve(), "after": HERE.resolve()}
     rows: list[dict[str, Any]] = []
-    for name, (measure, turns) in measures.items():
-        seconds: dict[str, list[float]] = {when: [] for when in trees}
-        for _ in range(turns):
+    for name in chosen.measures:
+        measure, seconds = MEASURES[name], {when: list[float]() for when in trees}
+        for _ in range(1 if name == "HAR" else chosen.turns):
             for when, tree in trees.items():
                 seconds[when].append(measure(tree, chosen))
         before, after = (statistics.median(seconds[when]) for when in trees)

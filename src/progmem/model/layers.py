@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from progmem.ops import compute_dtype, layers
 from progmem.ops.layers import FeedForwardWeights, NormWeights
 
-PIECE = 2**15  # rows at a time where no gradient is kept: four times as wide, they are most memory
+PIECE = 2**16  # rows at a time where no gradient is kept: four times as wide, they are most memory
 
 
 class Norm(nn.LayerNorm):
@@ -82,10 +82,10 @@ class AttentionLayer(nn.Module):
         B, N, W, D = x.shape
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or B * N * W <= PIECE:
             return self.complete(x, attended)
-        step = max(1, PIECE // W)
+        series, windows = max(1, PIECE // (N * W)), max(1, PIECE // W)
         out = x.new_empty(B, N, W, D, dtype=torch.promote_types(x.dtype, attended.dtype))
-        for b in range(B):
-            for n in range(0, N, step):
-                part = slice(n, n + step)
-                out[b, part] = self.complete(x[None, b, part], attended[None, b, part])[0]
+        for b in range(0, B, series):
+            for n in range(0, N, windows):
+                part = slice(b, b + series), slice(n, n + windows)
+                out[part] = self.complete(x[part], attended[part])
         return out

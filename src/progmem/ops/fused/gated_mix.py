@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import column_sums, divided
+from progmem.ops.fused.tiles import apply, column_sums, divided
 
 ROWS, COLUMNS = 16, 64  # of a program at a time
 PROGRAMS = 264  # of a backward pass, for each block of columns
@@ -20,7 +20,7 @@ PROGRAMS = 264  # of a backward pass, for each block of columns
 
 def gated_mix(z: Tensor, more: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """`progmem.ops.layers.gated_mix`."""
-    out: Tensor = _Mix.apply(z, more, a, b)
+    out: Tensor = apply(_Mix, z, more, a, b)
     return out
 
 

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from progmem.ops import compute_dtype
 from progmem.ops.fused.norm import add_norm
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import column_sums
+from progmem.ops.fused.tiles import apply, column_sums
 from progmem.ops.layers import NormWeights
 
 ROWS, COLUMNS = 16, 128  # of a program at a time
@@ -37,7 +37,7 @@ def linear_add_norm(
 
 def linear_gelu(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`progmem.ops.layers.linear_gelu`."""
-    out: Tensor = _Gelu.apply(F.linear(h, weight), bias)
+    out: Tensor = apply(_Gelu, F.linear(h, weight), bias)
     return out
 
 
@@ -45,14 +45,14 @@ def linear_add(
     x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, *, valid: Tensor | None = None
 ) -> Tensor:
     """`progmem.ops.layers.linear_add`, in the wider type of ``x`` and the product."""
-    out: Tensor = _Add.apply(x, F.linear(h, weight), bias, valid)
+    out: Tensor = apply(_Add, x, F.linear(h, weight), bias, valid)
     return out
 
 
 def linear(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`progmem.ops.layers.linear`."""
     dtype = compute_dtype(weight)
-    out: Tensor = _Linear.apply(h.to(dtype).flatten(0, -2), weight.to(dtype), bias)
+    out: Tensor = apply(_Linear, h.to(dtype).flatten(0, -2), weight.to(dtype), bias)
     return out.view(*h.shape[:-1], -1)
 
 

@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from progmem.ops.attention import Rotation, merge_heads, rotation, split_heads
 from progmem.ops.fused import long_attention, short_attention, window_layout
+from progmem.ops.fused.tiles import apply
 from progmem.ops.neighbourhood_attention import band_mask
 
 
@@ -33,7 +34,7 @@ def neighbourhood_attention(
         rotation(torch.empty(keys, rows.shape[-1], device=valid.device)), mask,
         F.pad(valid, (1, 0), value=True)[:, None, None],
     )  # fmt: skip
-    out: Tensor = _Band.apply(band, rows)
+    out: Tensor = apply(_Band, band, rows)
     return out.flatten(-2)
 
 

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
 from progmem.ops.fused.tiles import (
+    apply,
     column_sums,
     divided,
     norm_pull,
@@ -36,7 +37,7 @@ def layer_norm(
     x: Tensor, norm: NormWeights, *, dtype: torch.dtype, segment: Tensor | None = None
 ) -> Tensor:
     """`progmem.ops.layers.layer_norm`."""
-    y: Tensor = _Norm.apply(x, None, None, *norm, segment, dtype, False)
+    y: Tensor = apply(_Norm, x, None, None, *norm, segment, dtype, False)
     return y
 
 
@@ -44,7 +45,7 @@ def norm_residual(
     x: Tensor, norm: NormWeights, *, dtype: torch.dtype, segment: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """`progmem.ops.layers.norm_residual`."""
-    both: tuple[Tensor, Tensor] = _Norm.apply(x, None, None, *norm, segment, dtype, True)
+    both: tuple[Tensor, Tensor] = apply(_Norm, x, None, None, *norm, segment, dtype, True)
     return both
 
 
@@ -52,7 +53,7 @@ def add_norm(
     x: Tensor, more: Tensor, shift: Tensor, norm: NormWeights, *, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """x + more + shift (D,) in the wider type of x and more (..., D), and LN of it in ``dtype``."""
-    both: tuple[Tensor, Tensor] = _Norm.apply(x, more, shift, *norm, None, dtype, False)
+    both: tuple[Tensor, Tensor] = apply(_Norm, x, more, shift, *norm, None, dtype, False)
     return both
 
 

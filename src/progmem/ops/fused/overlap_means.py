@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import column_sums, divided
+from progmem.ops.fused.tiles import apply, column_sums, divided
 
 TOKENS = 2  # of a program at a time
 PROGRAMS = 528  # of a backward pass, each with its own sums for the weights
@@ -73,7 +73,7 @@ def means(
     is ``rows`` in ``dtype``: that one's gradient is added on the way.
     """
     cast = rows.dtype != dtype
-    skip, mixed, other = _Means.apply(rows, exists, taps, stride, dtype, cast)
+    skip, mixed, other = apply(_Means, rows, exists, taps, stride, dtype, cast)
     return skip, mixed, other if cast else rows
 
 

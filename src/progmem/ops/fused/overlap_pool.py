@@ -28,7 +28,7 @@ from progmem.ops.fused.overlap_means import (
     sizes_of,
 )
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import column_sums, divided, norm_pull, normed, row_of, rows_at
+from progmem.ops.fused.tiles import apply, column_sums, divided, norm_pull, normed, row_of, rows_at
 from progmem.ops.layers import linear, linear_gelu
 from progmem.ops.overlap_pool import PoolWeights
 
@@ -75,7 +75,8 @@ def attended(
         bias: of the scores, (H, O).
         shift: of the values, (D,).
     """
-    out: Tensor = _Attended.apply(
+    out: Tensor = apply(
+        _Attended,
         query, rows, skip, exists, bias, shift, gamma, skip_gate, stride, eps,
         torch.is_grad_enabled(),  # inside it never is
     )  # fmt: skip

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
+from progmem.ops.fused.tiles import apply
 from progmem.ops.sampled_contrast import Bank, Repulsion
 
 TILE, DEPTH, WIDE = 64, 32, 128  # of products: rows and columns, what is summed at once; of D
@@ -48,7 +49,8 @@ def repulsion(bank: Bank, temperature: float | Tensor) -> Repulsion:
     drawn, own = bank.drawn, bank.own
 
     def of(anchors: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        push, away = _Against.apply(
+        push, away = apply(
+            _Against,
             anchors, bank.vectors, bank.known, drawn.order, drawn.mask[own], temperature,
             own.start, rows.start, drawn.entries,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import divided
+from progmem.ops.fused.tiles import apply, divided
 
 MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
 TILES = 5  # of queries, keys, values and gradients, in fast memory at a time
@@ -48,7 +48,7 @@ def attend(
         first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
     if first is None:
         first = k[:, :, :, :0], v[:, :, :, :0]
-    out: Tensor = _Attend.apply(q, *first, k, v, mask, causal)
+    out: Tensor = apply(_Attend, q, *first, k, v, mask, causal)
     out = out.transpose(2, 3)
     return out if whole else out.squeeze(1)
 

@@ -1,14 +1,30 @@
-"""What kernels over whole rows have in common; Triton writes it into each of them.
+"""What kernels have in common: how autograd is told of them, sums, and parts of kernels over rows.
 
 Shapes: R rows, of which a program has ROWS; D width, D_ the same rounded up to a power of two.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+
+class _NoContext:
+    """In place of autograd's context where no gradient is wanted: nothing is kept."""
+
+    def save_for_backward(self, *_: Tensor | None) -> None: ...
+
+    def mark_non_differentiable(self, *_: Tensor) -> None: ...
+
+
+def apply(function: type[torch.autograd.Function], *given: Any) -> Any:
+    """``function.apply``; without a gradient its forward pass alone: less work for the host."""
+    if torch.is_grad_enabled():
+        return function.apply(*given)
+    return function.forward(_NoContext(), *given)
 
 
 def column_sums(x: Tensor) -> Tensor:

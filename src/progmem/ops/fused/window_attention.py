@@ -23,7 +23,7 @@ from progmem.ops.fused import (
     short_attention,
     window_layout,
 )
-from progmem.ops.fused.tiles import column_sums
+from progmem.ops.fused.tiles import apply, column_sums
 from progmem.ops.window_attention import Below, ScanWeights, may_see
 
 
@@ -49,7 +49,7 @@ def window_attention(
         layout.seen, layout.alive,
         may_see(layout.in_window, W, slots=cfg.slots) if layout.gaps else None,
     )  # fmt: skip
-    attended, memory = _Windows.apply(fixed, start, rows, under, *weights)
+    attended, memory = apply(_Windows, fixed, start, rows, under, *weights)
     return attended.flatten(-2), memory
 
 

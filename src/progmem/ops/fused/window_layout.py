@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import divided
+from progmem.ops.fused.tiles import apply, divided
 
 ROWS, TOKENS = 2, 4  # of a program
 
@@ -168,7 +168,7 @@ def _gather(
 
 def unfold(x: Tensor, window: int, stride: int) -> Tensor:
     """Tokens (B, K, D) as windows (B, N, W, D), a view; windows must cover all tokens."""
-    out: Tensor = _Unfold.apply(x, window, stride)
+    out: Tensor = apply(_Unfold, x, window, stride)
     return out
 
 
