@@ -155,3 +155,19 @@ def test_the_token_gate():
         torch.nn.init.normal_(parameter)
     a, b = drawn(3, 7, 8), drawn(3, 7, 8)
     assert_equal_forms(*in_both_forms(lambda: gate(a, b)), [a, b, *gate.parameters()])
+
+
+def test_a_stream_may_have_no_rows_yet():
+    x, weight, bias = torch.randn(1, 0, 5, device=DEVICE), drawn(6, 5), drawn(6)
+    norm_weights = NormWeights(drawn(5), drawn(5), 1e-5)
+    calls = {
+        "linear": lambda: layers.linear(x, weight, bias),
+        "gelu": lambda: layers.linear_gelu(x, weight, bias),
+        "add": lambda: layers.linear_add(x.new_zeros(1, 0, 6), x, weight, bias),
+        "norm": lambda: layers.layer_norm(x, norm_weights, dtype=torch.float32),
+        "mix": lambda: layers.gated_mix(x, bias[None, :5], x, x),
+    }
+    for name, call in calls.items():
+        with torch.no_grad():
+            ours, theirs = in_both_forms(call)
+        assert ours.shape == theirs.shape and ours.shape[1] == 0, name

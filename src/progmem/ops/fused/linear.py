@@ -53,7 +53,7 @@ def linear(h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`progmem.ops.layers.linear`."""
     dtype = compute_dtype(weight)
     out: Tensor = apply(_Linear, h.to(dtype).flatten(0, -2), weight.to(dtype), bias)
-    return out.view(*h.shape[:-1], -1)
+    return out.view(*h.shape[:-1], len(weight))  # there may be no rows
 
 
 def patch_linear(x: Tensor, weight: Tensor, bias: Tensor, *, stride: int) -> Tensor:
