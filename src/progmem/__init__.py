@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from progmem.estimator import PMTEncoder
     from progmem.forecaster import Forecaster
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = [
     "PMT",
     "ConfigError",
