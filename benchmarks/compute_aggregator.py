@@ -2,8 +2,9 @@
 
     python -m benchmarks.compute_aggregator    # writes results/compute_aggregator/<device>.json
 
-As the paper does, parts are timed in isolation, on the very inputs that they get inside a block
-(D = 320, patch 16/8, S = W/2, one slot, one series; bf16 on a GPU):
+As the paper does, parts are timed in isolation, on the inputs that they get inside a block, the
+windows' feed-forward layer on the rows that it gives there (D = 320, patch 16/8, S = W/2, one slot,
+one series; bf16 on a GPU):
 - streaming: the aggregator over the S tokens that a push makes final, replayed without launches on
   a GPU, as a share of a whole `Stream.push` through a one-block PMT.
 - vectorised: aggregator, outer feed-forward and the windows' feed-forward as shares of the block,

@@ -85,3 +85,23 @@ def test_without_a_gradient_to_make_a_step_is_made_once(monkeypatch):
     with torch.no_grad():
         model(x)
     model.requires_grad_(False)(x)
+
+
+def test_under_autocast_more_windows_keep_no_more_copies_of_weights():
+    model = make_model(6, 3, 2, blocks=1).float()
+    shape, found = model.blocks[0].layer.feed_forward.widen.weight.shape, []
+
+    def keep(tensor):
+        if tensor.shape in (shape, shape[::-1]):
+            kept.append(tensor)
+        return tensor
+
+    for samples in (60, 300):
+        kept = []
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", dtype=torch.bfloat16),
+        ):
+            model(torch.randn(1, samples, 2))
+        found.append(len({tensor.untyped_storage().data_ptr() for tensor in kept}))
+    assert found[0] == found[1] > 0

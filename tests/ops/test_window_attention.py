@@ -14,7 +14,6 @@ from progmem.ops.window_attention import Below, memory_scan
 pytest.importorskip("triton")
 
 from progmem.ops.fused import long_scan, window_layout
-from progmem.ops.fused.memory_scan import cast_products
 
 pytestmark = QUIET
 
@@ -117,7 +116,7 @@ def test_the_scan_of_long_windows(shape):
     _, below_k, below_v = below.qkv.chunk(3, dim=-1)
     views = (unfold_windows(t, cfg, N) for t in (from_start, v))
     seen = long_scan.Seen(below_k, below_v, *views, in_window, *place)
-    found = long_scan.scan(cast_products(weights), state, seen, alive, heads=H, stride=S)
+    found = long_scan.scan(weights.cast_products(), state, seen, alive, heads=H, stride=S)
     torch.testing.assert_close(found.memory, expected.memory, rtol=1e-4, atol=1e-5)
     own_v = split_heads(found.carry_v, H)
     torch.testing.assert_close(own_v, expected.carry_v, rtol=1e-4, atol=1e-5)

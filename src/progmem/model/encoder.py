@@ -50,7 +50,7 @@ class NeighbourhoodEncoder(nn.Module):
         if self.training and layer.dropout:  # CLS draws after the tokens, as it has always done
             tokens = layer.complete(rows[:, 1:], attended[:, 1:])
             return torch.cat([layer.complete(rows[:, :1], attended[:, :1]), tokens], dim=1)
-        return layer.complete_windows(rows[:, None], attended[:, None]).squeeze(1)
+        return layer.complete_rows(rows, attended)
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:

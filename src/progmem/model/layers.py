@@ -35,8 +35,16 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, *, valid: Tensor | None = None) -> Tensor:
         """Rows (..., D) after the sub-layer, 0 where not ``valid``."""
-        dropout = self.dropout if self.training else 0.0
-        return layers.feed_forward(x, self.weights, dropout=dropout, valid=valid)
+        dropout, weights = self.dropout if self.training else 0.0, self.weights
+        if not _cuts(self, x):
+            return layers.feed_forward(x, weights, dropout=dropout, valid=valid)
+        rows, kind = x.flatten(0, -2), torch.promote_types(x.dtype, compute_dtype(weights.fc2))
+        out = x.new_empty(x.shape, dtype=kind)
+        there = None if valid is None else valid.flatten()
+        for part in _pieces(len(rows)):
+            some = None if there is None else there[part]
+            out.view(rows.shape)[part] = layers.feed_forward(rows[part], weights, valid=some)
+        return out
 
     @property
     def weights(self) -> FeedForwardWeights:
@@ -50,7 +58,8 @@ class AttentionLayer(nn.Module):
     """The weights of one transformer layer; who looks at whom is the caller's business.
 
     ``project`` makes queries, keys and values; the caller attends; ``complete`` adds the result
-    to the stream and runs the feed-forward sub-layer.
+    to the stream and runs the feed-forward sub-layer. Operations take the weights of its linear
+    maps, so hooks of these are not called; those of blocks, layers and encoders are.
     """
 
     def __init__(self, dim: int, dropout: float) -> None:
@@ -77,10 +86,20 @@ class AttentionLayer(nn.Module):
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
 
+    def complete_rows(self, x: Tensor, attended: Tensor) -> Tensor:
+        """`complete` of dense rows (B, T, D); without a gradient some rows at a time."""
+        if not _cuts(self, x):
+            return self.complete(x, attended)
+        rows, given = x.flatten(0, 1), attended.flatten(0, 1)
+        out = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, attended.dtype))
+        for part in _pieces(len(rows)):
+            out.view(rows.shape)[part] = self.complete(rows[part], given[part])
+        return out
+
     def complete_windows(self, x: Tensor, attended: Tensor) -> Tensor:
-        """`complete` of windows (B, N, W, D); without a gradient some windows at a time."""
+        """`complete` of windows (B, N, W, D), views of tokens; `complete_rows` says the rest."""
         B, N, W, D = x.shape
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or B * N * W <= PIECE:
+        if not _cuts(self, x):
             return self.complete(x, attended)
         series, windows = max(1, PIECE // (N * W)), max(1, PIECE // W)
         out = x.new_empty(B, N, W, D, dtype=torch.promote_types(x.dtype, attended.dtype))
@@ -89,3 +108,16 @@ class AttentionLayer(nn.Module):
                 part = slice(b, b + series), slice(n, n + windows)
                 out[part] = self.complete(x[part], attended[part])
         return out
+
+
+def _cuts(module: nn.Module, x: Tensor) -> bool:
+    """Whether rows (..., D) are taken in pieces.
+
+    Not in training mode: there a pass without a gradient draws what the pass with one draws.
+    """
+    whole = torch.is_grad_enabled() or module.training or torch.compiler.is_compiling()
+    return not whole and x.numel() > PIECE * x.shape[-1]
+
+
+def _pieces(rows: int) -> list[slice]:
+    return [slice(first, first + PIECE) for first in range(0, rows, PIECE)]

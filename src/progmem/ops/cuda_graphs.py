@@ -1,4 +1,4 @@
-"""CUDA graphs: a call recorded once and replayed by one launch, and nothing else knows of them.
+"""CUDA graphs: a call recorded once and replayed by one launch. Only this module records.
 
 What is recorded reads and writes the same memory at every replay, and no Python runs then. A call
 is warmed up first, on the stream where it will be recorded.
@@ -82,8 +82,8 @@ def graphed(call: Callable[[], T], device: torch.device) -> Callable[[], T]:
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether ``x`` lies where launches are what short series cost."""
-    return x.is_cuda
+    """Whether ``x`` lies where launches are what short series cost: on a GPU with fused forms."""
+    return ops.use_fused(x)
 
 
 def graphed_forward(model: nn.Module, coming: Counter[tuple[int, int]]) -> Forward:

@@ -40,6 +40,7 @@ from progmem.ops.layers import (
 )
 
 EPS = torch.nn.LayerNorm(1).eps  # of every norm of a step
+MATRICES = ("gate", "qkv", "out", "fc1", "fc2")  # of a step's products
 
 
 class ScanWeights(NamedTuple):
@@ -69,6 +70,11 @@ class ScanWeights(NamedTuple):
         new = layer_norm(memory, norm, dtype=memory.dtype)
         z = F.linear(new.to(self.gate.dtype), self.gate)
         return gated_mix(z, self.reset_logit, new, self.reset)
+
+    def cast_products(self) -> "ScanWeights":
+        """The weights with those of the products dense and in the type that these compute in."""
+        dtype = compute_dtype(self.qkv)
+        return self._replace(**{n: getattr(self, n).to(dtype).contiguous() for n in MATRICES})
 
     @property
     def feed_forward(self) -> FeedForwardWeights:
@@ -266,7 +272,9 @@ def _scan(step: _Step, weights: ScanWeights, state: Tensor, seen: _Seen) -> Scan
 
 def _scan_with_adjoint(step: _Step, weights: ScanWeights, state: Tensor, seen: _Seen) -> Scanned:
     """The same values and gradients as `_scan`, every weight's gradient formed once."""
-    fixed, apart = ScanWeights(*[t.detach() for t in weights]), _Seen(*[t.detach() for t in seen])
+    # cast here: autocast would cast weights without a gradient again at every step, and keep them
+    fixed = ScanWeights(*[t.detach() for t in weights]).cast_products()
+    apart = _Seen(*[t.detach() for t in seen])
     before, steps = [], []
     carried = state
     for w in range(seen.alive.shape[1]):

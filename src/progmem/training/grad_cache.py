@@ -58,7 +58,7 @@ def backward_in_parts(
     with torch.no_grad():
         found = [embed(part) for part in range(parts)]
     sequence = torch.cat([vectors for _, vectors in found])
-    views = [_joined(list(parts)) for parts in zip(*(pair for pair, _ in found), strict=True)]
+    views = [_joined(list(view)) for view in zip(*(pair for pair, _ in found), strict=True)]
     leaves = [t.requires_grad_() for t in _differentiable(views)]
     loss, metrics = task.losses(batch, views)
     gradients = torch.autograd.grad(loss, leaves)

@@ -1,7 +1,7 @@
 """The metrics of a run: metrics.jsonl, TensorBoard, a progress bar, a warning of collapse.
 
 The metrics of a step are read when the next step has been launched, so that the host never waits
-for a GPU.
+for a GPU that replays its updates.
 
 Shapes: b own rows, D width.
 """

@@ -42,7 +42,7 @@ class _Mix(torch.autograd.Function):
 
 
 def run_forward(z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """`mixed` of dense tensors."""
+    """`gated_mix` of dense tensors."""
     out = torch.empty_like(a, dtype=torch.promote_types(a.dtype, b.dtype))
     R, D = a.numel() // a.shape[-1], a.shape[-1]
     grid = (triton.cdiv(R, ROWS), triton.cdiv(D, COLUMNS))

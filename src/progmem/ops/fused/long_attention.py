@@ -26,15 +26,15 @@ TILES = {  # by whether numbers have two bytes; with 128 registers two programs 
 }
 
 
-def supports(qkv: Tensor, heads: int, *, gaps: bool, training: bool) -> bool:
-    """Whether kernels for long windows can take projections (B, K, 3D) of tokens.
+def supports(qkv: Tensor, heads: int, *, tokens: int, gaps: bool, training: bool) -> bool:
+    """Whether kernels for long windows can take projections (B, ..., 3D) of so many ``tokens``.
 
     ``gaps``: tokens are missing before a series' end. In ``training`` some rows are made with a
     gradient and without, which must agree to the last bit.
     """
     if torch.is_grad_enabled() or training or gaps:
         return False
-    fits = qkv.shape[-1] // 3 // heads <= WIDEST and qkv.shape[1] <= LONGEST
+    fits = qkv.shape[-1] // 3 // heads <= WIDEST and tokens <= LONGEST
     return fits and _shared(qkv) >= SHARED
 
 

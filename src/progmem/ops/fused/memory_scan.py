@@ -14,14 +14,11 @@ import torch
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.ops import compute_dtype
 from progmem.ops.attention import split_heads
 from progmem.ops.fused import linear, norm, scan_rows, short_attention, slot_attention
 from progmem.ops.fused.scan_rows import NormGradient, scan_sums
 from progmem.ops.layers import NormWeights
 from progmem.ops.window_attention import EPS, Below, Scanned, ScanWeights
-
-MATRICES = ("gate", "qkv", "out", "fc1", "fc2")
 
 
 def memory_scan(
@@ -43,7 +40,7 @@ def memory_scan(
     )
     k, v = torch.cat([below_k, k], dim=3), torch.cat([below_v, v], dim=3)
     mask = torch.nn.functional.pad(valid, (2 * cfg.slots, 0), value=True)
-    kept = run_forward(cast_products(weights), state, k, v, mask, alive.T.contiguous())
+    kept = run_forward(weights.cast_products(), state, k, v, mask, alive.T.contiguous())
     return Scanned(kept.memory(B), *kept.carry_heads(B))
 
 
@@ -62,12 +59,6 @@ def scans(cfg: ModelConfig, *, training: bool) -> bool:
         and not (training and cfg.dropout)
         and short_attention.takes(keys, keys, cfg.dim // cfg.heads)
     )
-
-
-def cast_products(weights: ScanWeights) -> ScanWeights:
-    """The weights with those of the products dense and in the type that these compute in."""
-    dtype = compute_dtype(weights.qkv)
-    return weights._replace(**{n: getattr(weights, n).to(dtype).contiguous() for n in MATRICES})
 
 
 class Kept(NamedTuple):
@@ -108,7 +99,7 @@ def run_forward(
     """Carry ``state`` (B, n, D) through N windows.
 
     Args:
-        weights: as `cast_products` gives them.
+        weights: as `ScanWeights.cast_products` gives them.
         k, v: what the slots see beside the carry, (B, N, H, J, d).
         mask: which keys are there, the carry's first: (B, N, n+J).
         alive: which windows write, (N, B).

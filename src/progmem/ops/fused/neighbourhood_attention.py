@@ -46,7 +46,7 @@ def supports(
         return True
     width = qkv.shape[-1] // 3 // heads
     return not short_attention.takes(reach, 2 * reach, width) and long_attention.supports(
-        qkv, heads, gaps=gaps, training=training
+        qkv, heads, tokens=valid.shape[1], gaps=gaps, training=training
     )
 
 

@@ -100,7 +100,7 @@ class _Norm(torch.autograd.Function):
 
 
 def run_forward(x: Tensor, layer: NormWeights, *, out: Tensor, moments: Tensor) -> None:
-    """Write LN(x), whose rows may be apart, and the moments (2, R) of ``x`` (R, D)."""
+    """Write LN(x) and the moments (2, R) of ``x`` (R, D)."""
     _launch_forward(x, None, None, layer, None, x, out, moments)
 
 
@@ -166,7 +166,7 @@ def _launch_forward(
     steps = x.stride()[:3] if are_windows(x) else (D, D, D)
     _norm_forward[(triton.cdiv(R, ROWS),)](
         x, *steps, N, W, x if more is None else more, bias if shift is None else shift,
-        weight, bias, bias if segment is None else segment, total, y, _step(y), moments, R, eps,
+        weight, bias, bias if segment is None else segment, total, y, moments, R, eps,
         D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
         ADD=more is not None, SEGMENT=segment is not None,
     )  # fmt: skip
@@ -200,11 +200,6 @@ def are_windows(x: Tensor) -> bool:
     return x.dim() == 4 and x.stride(-1) == 1 and not x.is_contiguous()
 
 
-def _step(x: Tensor) -> int:
-    """From row to row of ``x``: (R, D), or dense with any number of axes."""
-    return x.stride(0) if x.dim() == 2 and len(x) > 1 else x.shape[-1]
-
-
 def _launch_backward(
     total: Tensor,
     weight: Tensor,
@@ -219,7 +214,7 @@ def _launch_backward(
     rows, warps, stages = (2, 4, 1) if sums is None else (SUM_ROWS, WARPS, STAGES)
     programs = triton.cdiv(R, rows) if sums is None else len(sums)
     _norm_backward[(programs,)](
-        total, weight, moments, dy, _step(dy), dy if d_total is None else d_total, dx, d_more,
+        total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
         LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
         STAGES=stages, num_warps=warps,
@@ -228,7 +223,7 @@ def _launch_backward(
 
 @kernel("R")
 def _norm_forward(
-    x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, step_y, moments, R, eps,
+    x, xb, xn, xt, N, W, more, shift, weight, bias, segment, total, y, moments, R, eps,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     ADD: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
@@ -240,7 +235,7 @@ def _norm_forward(
     made, mean, scale = sum_and_norm(
         value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT
     )
-    to = y + r[:, None] * step_y + c[None, :]
+    to = y + r[:, None] * D + c[None, :]
     tl.store(to, made.to(y.dtype.element_ty), mask=cell)
     tl.store(moments + r, mean, mask=r < R)
     tl.store(moments + R + r, scale, mask=r < R)
@@ -266,7 +261,7 @@ def sum_and_norm(
 
 @kernel("R")
 def _norm_backward(
-    total, weight, moments, dy, step_dy, d_total, dx, d_more, sums, R,
+    total, weight, moments, dy, d_total, dx, d_more, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
     LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -282,7 +277,7 @@ def _norm_backward(
         place = r[:, None] * D + c[None, :]
         # everything is asked for before anything is waited for
         x = rows_at(total, place, cell)
-        pull = rows_at(dy, r[:, None] * step_dy + c[None, :], cell)
+        pull = rows_at(dy, place, cell)
         if LATER:
             later = rows_at(d_total, place, cell)
         mean = tl.load(moments + r, mask=r < R, other=0.0)

@@ -38,7 +38,7 @@ def window_attention(
     training: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """`progmem.ops.window_attention.window_attention`."""
-    weights = None if weights is None else memory_scan.cast_products(weights)
+    weights = None if weights is None else weights.cast_products()
     if not memory_scan.scans(cfg, training=training):
         return _long_windows(qkv, start, below, weights, layout, cfg)
     assert start is not None and below is not None and weights is not None
@@ -68,7 +68,9 @@ def supports(
         return True
     keys = 2 * cfg.slots + cfg.window
     return (
-        long_attention.supports(qkv, cfg.heads, gaps=layout.gaps, training=training)
+        long_attention.supports(
+            qkv, cfg.heads, tokens=qkv.shape[1], gaps=layout.gaps, training=training
+        )
         and not short_attention.takes(keys, keys, cfg.dim // cfg.heads)
         and (cfg.slots == 0 or (cfg.gate_carry and cfg.readout == "carry"))
         and cfg.slots <= long_scan.MOST_SLOTS
