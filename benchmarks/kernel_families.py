@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,10 +133,8 @@ def measure(chosen: argparse.Namespace) -> Iterator[tuple[str, Row]]:
 
 
 def measure_compiled(chosen: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    compiled = {"torch.compile": False, "torch.compile + graph": True}
-    for name, graph in compiled.items():
-        step = {"graph": graph, "compiled": True}
-        yield "step", tried(name, lambda step=step: time_step(chosen, **step))  # type: ignore[misc]
+    for name, graph in {"torch.compile": False, "torch.compile + graph": True}.items():
+        yield "step", tried(name, partial(time_step, chosen, graph=graph, compiled=True))
     yield "encode", tried("torch.compile", lambda: time_encode(chosen, compiled=True))
 
 

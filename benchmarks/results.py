@@ -79,7 +79,9 @@ def write_page(page: Path, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("experiment", nargs="?", help="one experiment to show; by default all")
+    parser.add_argument(
+        "experiment", nargs="?", choices=TABLES, help="one experiment to show; by default all"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--pooling", default="sequence", help="of classification tables")
     parser.add_argument("--head", default="linear", help="of classification tables")

@@ -111,6 +111,10 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=250)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
+    if "HAR" in chosen.measures and chosen.data_dir is None:
+        parser.error("HAR needs --data-dir, the folder of HAR.npz; or leave it out of --measures")
+    if not (chosen.base / "src/progmem").is_dir():
+        parser.error(f"{chosen.base} holds no src/progmem: unpack an older commit there")
     trees = {"before": chosen.base.resolve(), "after": HERE.resolve()}
     rows: list[dict[str, Any]] = []
     for name in chosen.measures:

@@ -66,8 +66,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as parent:
         trees = {"base": Path(parent) / "tree", "here": ROOT}
         archive = ["git", "-C", str(ROOT), "archive", base, "src"]
-        packed = subprocess.run(archive, check=True, capture_output=True).stdout
-        with tarfile.open(fileobj=BytesIO(packed)) as tar:
+        packed = subprocess.run(archive, capture_output=True)
+        if packed.returncode:
+            parser.error(f"--base {base}: {packed.stderr.decode().strip()}")
+        with tarfile.open(fileobj=BytesIO(packed.stdout)) as tar:
             tar.extractall(trees["base"], filter="data")
         folders = {name: Path(parent) / name for name in trees}
         for folder in folders.values():
