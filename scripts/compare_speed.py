@@ -116,21 +116,26 @@ def main() -> None:
     if not (chosen.base / "src/progmem").is_dir():
         parser.error(f"{chosen.base} holds no src/progmem: unpack an older commit there")
     trees = {"before": chosen.base.resolve(), "after": HERE.resolve()}
-    rows: list[dict[str, Any]] = []
+    config = {n: getattr(chosen, n) for n in ("size", "batch", "samples", "epochs")}
+    result: dict[str, Any] = {
+        **record.environment(chosen.device, chosen.commit), "base": chosen.base_commit,
+        "config": config, "seeds": [0], "bound": BOUND, "rows": [],
+    }  # fmt: skip
+    rows, path = result["rows"], chosen.out / f"before_and_after/{chosen.device}.json"
+    if path.exists():  # other measures of the same trees stay
+        kept = json.loads(path.read_text())
+        if all(kept.get(name) == result[name] for name in ("commit", "base", "config", "device")):
+            rows += [row for row in kept["rows"] if row["measure"] not in chosen.measures]
     for name in chosen.measures:
         measure, seconds = MEASURES[name], {when: list[float]() for when in trees}
         for _ in range(1 if name == "HAR" else chosen.turns):
             for when, tree in trees.items():
                 seconds[when].append(measure(tree, chosen))
         before, after = (statistics.median(seconds[when]) for when in trees)
-        rows.append({"measure": name, "seconds": seconds, "ratio": after / before})
+        row = {"measure": name, "repeats": chosen.repeats, "seconds": seconds}
+        rows.append({**row, "ratio": after / before})
         print(f"{name:7} {before:9.4f} s -> {after:9.4f} s  {after / before:.3f}x", flush=True)
-    result = {
-        **record.environment(chosen.device, chosen.commit), "base": chosen.base_commit,
-        "config": {n: getattr(chosen, n) for n in ("size", "batch", "samples", "epochs")},
-        "seeds": [0], "repeats": chosen.repeats, "bound": BOUND, "rows": rows,
-    }  # fmt: skip
-    path = record.save("before_and_after", chosen.device, result, folder=chosen.out)
+        record.write(path, result)
     slower = [row["measure"] for row in rows if row["ratio"] > BOUND]
     print(f"written: {path}" + (f"; above {BOUND}: {', '.join(slower)}" if slower else ""))
     raise SystemExit(1 if slower else 0)
