@@ -13,7 +13,7 @@ from benchmarks.paper import (
     STREAMING,
     VECTORISED,
 )
-from progmem.report.markdown import markdown
+from progmem.report.tables import markdown
 
 Result = dict[str, Any]
 PAPERS_RATE = 96_000  # Hz, the most it prints

@@ -27,7 +27,7 @@ import progmem
 from benchmarks import timing
 from benchmarks.full_attention import encode_written_out
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.model.geometry import count_tokens
+from progmem.geometry import count_tokens
 
 GROWTH = (10_000, 100_000, 1_000_000)
 GROWTH_WINDOW = 128

@@ -14,8 +14,8 @@ from typing import Any
 from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.commands.cue import cue_set
+from progmem.config import read_config
 from progmem.report import record
-from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 
 SET = "FordA"

@@ -20,13 +20,12 @@ from typing import Any
 
 from benchmarks.short_training import take_labelled_rows
 from benchmarks.side_by_side import add_arguments, run_rows
-from progmem.data.registry import LABELLED, load_labelled
+from progmem.config import read_config
+from progmem.data.datasets import LABELLED, load_labelled
 from progmem.model.saving import gpu_or_cpu
-from progmem.probes.classify import SEEDS, probe_set
-from progmem.probes.untrained import untrained_twin
+from progmem.probes.classify import SEEDS, probe_set, untrained_twin
 from progmem.report import record
 from progmem.report.tables import classification_table
-from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import steps_per_epoch
 

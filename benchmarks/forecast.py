@@ -18,18 +18,17 @@ from typing import Any
 from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines.values import Values
+from progmem.config import RunConfig, read_config
 from progmem.data.dates import COVARIATES
 from progmem.data.forecast_sets import forecast_set
-from progmem.data.recordings import without_covariates
-from progmem.data.rows import Rows
+from progmem.data.reader import without_covariates
+from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.series import ChannelStats
-from progmem.settings import RunConfig, read_config
-from progmem.training.initial_model import initial_model, model_for
-from progmem.training.pretrain import pretrain
+from progmem.training.pretrain import initial_model, model_for, pretrain
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
 ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
@@ -72,7 +71,9 @@ def _encoder(
     if encoder.startswith("trained"):
         return pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None).to(device)
     recordings = forecast_set(name, data_dir).training_recordings()
-    rows = Rows(recordings if cfg.data.covariates else without_covariates(recordings), cfg.data)
+    rows = TrainingWindows(
+        recordings if cfg.data.covariates else without_covariates(recordings), cfg.data
+    )
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     if encoder == "values":

@@ -12,7 +12,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.model.layers import AttentionLayer
-from progmem.ops.attention import merge_heads, rotate, rotation, split_heads
+from progmem.ops.layers import merge_heads, rotate, rotation, split_heads
 
 
 def attend_written_out(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows
-from progmem.data.registry import load_labelled
+from progmem.data.datasets import load_labelled
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record

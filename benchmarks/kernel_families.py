@@ -31,8 +31,8 @@ from benchmarks import timing
 from benchmarks.compute_vectorised import geometry
 from benchmarks.training_step import SETTINGS, begin, made_rows
 from progmem import ops
+from progmem.config import read_config
 from progmem.model.pmt import PMT
-from progmem.settings import read_config
 
 STEPS, FIRST = 10, 5  # between two synchronisations; before anything is timed
 FAMILIES = {

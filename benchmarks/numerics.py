@@ -18,11 +18,10 @@ from torch import Tensor
 from benchmarks import timing
 from benchmarks.training_step import SETTINGS, made_rows
 from progmem import ops
+from progmem.config import read_config
 from progmem.series import ChannelStats
-from progmem.settings import read_config
 from progmem.training.distributed import make_fabric
-from progmem.training.initial_model import initial_model, model_for
-from progmem.training.pretrain import Learner, PretrainTask
+from progmem.training.pretrain import Learner, PretrainTask, initial_model, model_for
 
 TOLERANCE = {"32": 1e-4, "bf16": 0.02}
 Kinds = dict[str, list[Tensor]]

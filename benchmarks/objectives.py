@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.side_by_side import add_arguments, run_rows
+from progmem.config import read_config
 from progmem.data.sample import TEST_SUBJECTS, load_sample
 from progmem.model.saving import gpu_or_cpu
 from progmem.report import record
-from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 
 STEPS = 200

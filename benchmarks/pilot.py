@@ -23,15 +23,14 @@ from benchmarks.short_training import (
     take_labelled_rows,
 )
 from benchmarks.side_by_side import add_arguments, run_rows
-from progmem.data.registry import LABELLED, load_labelled
-from progmem.data.rows import Rows
+from progmem.config import PRESETS, read_config
+from progmem.data.datasets import LABELLED, load_labelled
+from progmem.data.windows import TrainingWindows
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.report import record
 from progmem.series import ChannelStats
-from progmem.settings import PRESETS, read_config
-from progmem.training.initial_model import initial_model, model_for
-from progmem.training.pretrain import pretrain
+from progmem.training.pretrain import initial_model, model_for, pretrain
 
 ENCODERS = ("untrained", *PRESETS)
 
@@ -46,7 +45,7 @@ def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> d
         settings.append(f"views.preset={encoder}")
     cfg, recordings = read_config(None, settings), data.training_recordings()
     if encoder == "untrained":
-        rows = Rows(recordings, cfg.data)
+        rows = TrainingWindows(recordings, cfg.data)
         stats = ChannelStats(rows.channels)
         rows.set_statistics(stats)
         model = initial_model(model_for(rows, cfg), stats, seed)

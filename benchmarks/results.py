@@ -20,11 +20,14 @@ from benchmarks.compute_tables import (
     vectorised_table,
 )
 from progmem.report import tables
-from progmem.report.cue_table import cue_table
-from progmem.report.finetune_table import finetune_table
-from progmem.report.markdown import markdown
 from progmem.report.record import RESULTS
-from progmem.report.tables import classification_table, forecast_table
+from progmem.report.tables import (
+    classification_table,
+    cue_table,
+    finetune_table,
+    forecast_table,
+    markdown,
+)
 
 Result = dict[str, Any]
 PAGE = Path(__file__).parent.parent / "docs/results.md"

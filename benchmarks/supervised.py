@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
-from progmem.finetune_settings import read_finetune_config
+from progmem.config import read_finetune_config
 from progmem.report import record
 from progmem.training.finetune import finetune
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from benchmarks.backbone import peak_memory, reset_peak_memory
-from progmem.data.recordings import Recording
-from progmem.data.rows import Rows
+from progmem.config import read_config
+from progmem.data.reader import Recording
+from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.report import record
-from progmem.settings import read_config
-from progmem.training.initial_model import model_for
-from progmem.training.pretrain import Learner, PretrainTask
+from progmem.training.pretrain import Learner, PretrainTask, model_for
 from progmem.training.trainer import compute_loss
 
 BATCHES = (16, 32, 64, 128, 256)
@@ -33,7 +32,7 @@ def measure(batch: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     series = rng.normal(size=(batch, LENGTH, CHANNELS)).astype(np.float32)
     cfg = read_config(None, [*SETTINGS, f"train.batch_size={batch}"])
-    rows = Rows([Recording(str(i), x) for i, x in enumerate(series)], cfg.data)
+    rows = TrainingWindows([Recording(str(i), x) for i, x in enumerate(series)], cfg.data)
     torch.manual_seed(0)
     learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
     task = PretrainTask(learner, rows, cfg, total=STEPS + 1, device=torch.device("cpu"))

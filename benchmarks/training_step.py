@@ -25,14 +25,13 @@ from torch import nn
 
 from benchmarks import timing
 from progmem import ops
-from progmem.data.recordings import Recording
-from progmem.data.rows import Rows
+from progmem.config import RunConfig, read_config
+from progmem.data.reader import Recording
+from progmem.data.windows import TrainingWindows
 from progmem.series import ChannelStats
-from progmem.settings import RunConfig, read_config
 from progmem.training.distributed import make_fabric
-from progmem.training.initial_model import initial_model, model_for
 from progmem.training.metrics import StepMetrics
-from progmem.training.pretrain import pretraining
+from progmem.training.pretrain import initial_model, model_for, pretraining
 
 SETTINGS = ("model.patch=8", "model.patch_stride=4", "model.window=6", "model.stride=3",
             "model.slots=2", "views.preset=strong", "train.seed=0")  # fmt: skip
@@ -52,7 +51,12 @@ class Training(NamedTuple):
 
 
 def begin(
-    rows: Rows, cfg: RunConfig, total: int, *, record: bool = True, compiled: bool = False
+    rows: TrainingWindows,
+    cfg: RunConfig,
+    total: int,
+    *,
+    record: bool = True,
+    compiled: bool = False,
 ) -> Training:
     """A training as `progmem.training.pretrain` begins it; ``compiled`` for comparison only."""
     stats = ChannelStats(rows.channels)
@@ -70,7 +74,7 @@ def begin(
     )
 
 
-def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
+def plain(rows: TrainingWindows, cfg: RunConfig, total: int) -> Training:
     """One operation after the other, through torch's own kernels alone."""
     with ops.use_backend("plain"):
         training = begin(rows, cfg, total, record=False)
@@ -82,12 +86,12 @@ def plain(rows: Rows, cfg: RunConfig, total: int) -> Training:
     return training._replace(step=one)
 
 
-VARIANTS: dict[str, Callable[[Rows, RunConfig, int], Training]] = {
+VARIANTS: dict[str, Callable[[TrainingWindows, RunConfig, int], Training]] = {
     "plain": plain, "as in a run": begin
 }  # fmt: skip
 
 
-def made_rows(count: int, cfg: RunConfig) -> Rows:
+def made_rows(count: int, cfg: RunConfig) -> TrainingWindows:
     """Noisy oscillations, each row with its own frequencies: something to tell apart."""
     rng = np.random.default_rng(0)
     time = np.arange(LENGTH)[:, None]
@@ -97,7 +101,7 @@ def made_rows(count: int, cfg: RunConfig) -> Rows:
         noise = rng.normal(size=(LENGTH, CHANNELS))
         values = np.sin(speed * time + phase) + 0.3 * noise
         recordings.append(Recording(str(i), values.astype(np.float32)))
-    return Rows(recordings, cfg.data)
+    return TrainingWindows(recordings, cfg.data)
 
 
 class Settled(NamedTuple):

@@ -52,10 +52,10 @@ def made_sets(tmp_path, monkeypatch):
     """A folder of small made files that the registry takes for the right ones."""
     from made_sets import write_files
 
-    from progmem.data import registry
+    from progmem.data import datasets
 
-    monkeypatch.delenv(registry.VARIABLE, raising=False)
-    monkeypatch.setattr(registry, "FILES", write_files(tmp_path))
+    monkeypatch.delenv(datasets.VARIABLE, raising=False)
+    monkeypatch.setattr(datasets, "FILES", write_files(tmp_path))
     return tmp_path
 
 
@@ -75,7 +75,7 @@ def pretrained(tmp_path_factory):
     """The folder of a short run without labels, for trainings with them."""
     from finetune_setup import SHAPE, made
 
-    from progmem.settings import read_config
+    from progmem.config import read_config
     from progmem.training.pretrain import pretrain
 
     folder = tmp_path_factory.mktemp("pretrained") / "run"

@@ -12,7 +12,7 @@ from training_setup import SETTINGS, made_recordings
 
 import progmem
 from progmem.cli import main
-from progmem.settings import DataConfig, LossConfig, TrainConfig, ViewConfig
+from progmem.config import DataConfig, LossConfig, TrainConfig, ViewConfig
 
 
 def test_version(capsys):

@@ -11,7 +11,7 @@ from stream_setup import assert_same, change_weights, cut_up, gappy, join
 import progmem
 from progmem.cli import main
 from progmem.data.forecast_sets import as_forecast
-from progmem.model.chunks import encode_in_chunks
+from progmem.model.encode import encode_in_chunks
 from progmem.probes.forecast import probe_forecast
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -121,7 +121,7 @@ def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
 def test_cues_are_told_on_the_gpu_as_on_the_cpu():
     from probe_setup import noise, small
 
-    from progmem.probes.retention import eos_features
+    from progmem.probes.cue import eos_features
 
     encoder = progmem.PMT(small())
     expected = eos_features(encoder, noise())
@@ -234,7 +234,7 @@ def test_a_refused_chunk_leaves_a_replaying_stream_on_the_gpu_as_it_was(model):
 @pytest.mark.parametrize("precision", ["bf16", "32"])
 def test_the_first_200_losses_are_those_of_plain_torch(precision):
     from benchmarks import training_step
-    from progmem.settings import read_config
+    from progmem.config import read_config
 
     settings = [*training_step.SETTINGS, "model.size=tiny", "train.batch_size=32"]
     cfg = read_config(None, [*settings, "train.device=cuda", f"train.precision={precision}"])

@@ -7,8 +7,8 @@ import pytest
 from training_setup import made_recordings, small_config
 
 import progmem
-from progmem.data.recordings import Recording
-from progmem.data.rows import Rows
+from progmem.data.reader import Recording
+from progmem.data.windows import TrainingWindows
 from progmem.embed import embed
 from progmem.errors import InputError
 from progmem.series import ChannelStats
@@ -63,7 +63,7 @@ def test_recordings_without_a_value_are_told_of(tmp_path):
     embed(model, [made_recordings()[0], nothing], tmp_path / "out", say=said.append)
     assert said == ["1/2 0: 48 samples", "2/2 nothing: 40 samples, none observed"]
     with pytest.raises(InputError, match="no recording has an observed value; there is nothing to"):
-        Rows([nothing] * 3, small_config().data).set_statistics(ChannelStats(2))
+        TrainingWindows([nothing] * 3, small_config().data).set_statistics(ChannelStats(2))
 
 
 def test_a_failed_embed_leaves_nothing_behind(tmp_path):

@@ -9,7 +9,7 @@ from forecast_setup import LastValues, daily_waves, hours, small_model
 import progmem
 from progmem.cli import main
 from progmem.errors import InputError
-from progmem.probes.ridge import residual_quantiles, ridge_path
+from progmem.probes.forecast import residual_quantiles, ridge_path
 
 P = 30
 T, END = 300, 240  # the last fifth is the validation part

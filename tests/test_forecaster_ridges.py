@@ -6,9 +6,8 @@ import torch
 from forecast_setup import LastValues, daily_waves, hours
 
 import progmem
-from progmem.forecaster_ridges import GAPS, fit_column, knowledge, to_the_mean, to_the_newest
-from progmem.probes.ridge import ridge_path
-from progmem.probes.sliding import Places
+from progmem.forecaster import GAPS, fit_column, knowledge, to_the_mean, to_the_newest
+from progmem.probes.forecast import Places, ridge_path
 
 P = 5
 

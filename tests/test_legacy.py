@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import progmem
-from progmem.data.recordings import Recording
-from progmem.settings import read_config
+from progmem.config import read_config
+from progmem.data.reader import Recording
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import Classifier
 from progmem.training.pretrain import pretrain

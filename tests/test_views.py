@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from progmem.settings import PRESETS, ViewConfig
+from progmem.config import PRESETS, ViewConfig
 from progmem.views import draw_view, make_view, time_map
 
 STILL = dict.fromkeys(PRESETS["gentle"], 0.0)

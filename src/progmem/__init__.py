@@ -8,10 +8,10 @@ from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.model.counting import count_macs, count_params
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
-from progmem.model.stream import Stream
+from progmem.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from progmem.estimator import PMTEncoder
+    from progmem.estimators import PMTEncoder
     from progmem.forecaster import Forecaster
 
 __version__ = "0.2.0.dev0"
@@ -35,7 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Once it is asked for, what needs scikit-learn or the training loop: they load slowly."""
     if name == "PMTEncoder":
-        from progmem.estimator import PMTEncoder
+        from progmem.estimators import PMTEncoder
 
         return PMTEncoder
     if name == "Forecaster":

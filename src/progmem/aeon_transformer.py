@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from aeon.transformations.collection import BaseCollectionTransformer
 
-from progmem.estimator import PMTEncoder
+from progmem.estimators import PMTEncoder
 
 
 class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]  # aeon has no types

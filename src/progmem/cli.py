@@ -151,7 +151,7 @@ def _demo(chosen: Any) -> None:
 
 
 def _pretrain(chosen: Any) -> None:
-    from progmem.settings import read_config
+    from progmem.config import read_config
     from progmem.training.pretrain import pretrain
 
     cfg = read_config(chosen.config, chosen.overrides)
@@ -162,7 +162,7 @@ def _pretrain(chosen: Any) -> None:
 
 
 def _finetune(chosen: Any) -> None:
-    from progmem.finetune_settings import read_finetune_config
+    from progmem.config import read_finetune_config
     from progmem.training.finetune import finetune
 
     overrides = list(chosen.overrides)
@@ -195,7 +195,7 @@ def _embed(chosen: Any) -> None:
 
 def _probe_classify(chosen: Any) -> None:
     from progmem.commands import classify
-    from progmem.data.labels import parse_amount
+    from progmem.config import parse_amount
 
     of_set = {"--data-dir": chosen.data_dir, "--split": chosen.split, "--labels": chosen.labels}
     of_own = {"--x": chosen.x, "--y": chosen.y, "--probe": chosen.kept, "--predict": chosen.predict,
@@ -253,7 +253,7 @@ def _refuse(options: dict[str, Any], why: str) -> None:
 
 
 def _data(chosen: Any) -> None:
-    from progmem.data.inventory import check_lines, list_lines
+    from progmem.data.datasets import check_lines, list_lines
 
     if chosen.what == "list":
         print("\n".join(list_lines(chosen.data_dir)))

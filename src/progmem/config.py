@@ -1,24 +1,118 @@
-"""The shape of a model.
+"""All settings: the shape of a model, of a training run, and of a training with labels.
+
+Every setting is a field of a frozen dataclass, and says which values it takes. Settings come from
+Python, from yaml, or as ``section.key=value``; an unknown name is answered with the nearest one.
 
 Letters: W window, S stride (both in tokens), O = ceil(W / S) copies of a token, K tokens.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import InitVar, asdict, dataclass, field, fields
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
-from progmem.errors import ConfigError
-from progmem.fields import (
-    check_fields,
-    check_mapping,
-    check_names,
-    choice,
-    flag,
-    is_whole,
-    names,
-    number,
-    whole,
-)
+import yaml
+
+from progmem.errors import ConfigError, InputError
+
+
+def whole(default: Any, low: int, end: float = float("inf")) -> Any:
+    """A field that takes whole numbers from ``low`` up, below ``end``."""
+    allowed = f"a whole number from {low} up" + ("" if end == float("inf") else f", below {end}")
+    return checked(default, lambda v: is_whole(v) and low <= v < end, allowed)
+
+
+def number(default: Any, low: float, high: float = float("inf")) -> Any:
+    """A field that takes numbers in [low, high)."""
+    allowed = f"a number from {low:g} up" if high == float("inf") else f"in [{low:g}, {high:g})"
+    return checked(default, lambda v: is_real(v) and low <= v < high, allowed)
+
+
+def positive(default: Any, *, optional: bool = False) -> Any:
+    """A field that takes numbers above 0, or nothing where it is ``optional``."""
+
+    def good(value: Any) -> bool:
+        return (optional and value is None) or (is_real(value) and 0 < value < float("inf"))
+
+    return checked(default, good, "a number above 0" + (" or null" if optional else ""))
+
+
+def choice(*options: str) -> Any:
+    """A field that takes one of ``options``, the first by default."""
+    return checked(
+        options[0], lambda v: isinstance(v, str) and v in options, f"one of {', '.join(options)}"
+    )
+
+
+def flag(default: bool) -> Any:
+    return checked(default, lambda v: isinstance(v, bool), "true or false")
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def checked(default: Any, good: Callable[[Any], bool], allowed: str) -> Any:
+    """A field that takes what is ``good``, which is ``allowed`` in words."""
+    return field(default=default, metadata={"good": good, "allowed": allowed})
+
+
+def check_fields(config: Any, section: str) -> None:
+    """Refuse a value that its field does not take."""
+    for item in fields(config):
+        value = getattr(config, item.name)
+        if not item.metadata["good"](value):
+            allowed = item.metadata["allowed"]
+            raise ConfigError(f"{section}.{item.name} must be {allowed}, got {value!r}")
+        if is_whole(value):
+            object.__setattr__(config, item.name, int(value))  # numpy's are not for json
+        elif is_real(value):
+            object.__setattr__(config, item.name, float(value))
+
+
+def check_names(given: Iterable[str], known: Iterable[str], section: str = "") -> None:
+    """Refuse a name that is not known, with the nearest that is."""
+    known, dot = list(known), f"{section}." if section else ""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean '{dot}{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"unknown setting '{dot}{name}'; {hint}")
+
+
+def plain(values: Mapping[str, Any], cls: Any) -> dict[str, Any]:
+    """Values as their fields mean them: yaml takes 1e-3 for a word and 32 for a number."""
+    kinds = {item.name: type(item.default) for item in fields(cls)}
+    return {name: _plain(value, kinds.get(name)) for name, value in values.items()}
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    if kind is str and is_real(value):
+        return str(value)
+    if kind in (float, type(None)) and isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def names(cls: Any, *more: str) -> list[str]:
+    """The settings a config class takes; ``more`` are those it turns into others."""
+    return [*more, *(item.name for item in fields(cls))]
+
+
+def check_mapping(value: Any, section: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{section} must be a mapping of settings, got {value!r}")
+    return value
+
 
 SIZES = {  # name -> dim, heads, blocks
     "tiny": (64, 4, 2),
@@ -123,3 +217,233 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+PRESETS = {  # view strengths by name; which fits is a property of the data, see docs/LOG.md
+    "gentle": {"scale": 0.1, "jitter_weak": 0.03, "jitter_strong": 0.03, "time_warp": 0.05,
+               "magnitude_warp": 0.1, "crop": 0.1, "channel_dropout": 0.0},
+    "medium": {"scale": 0.2, "jitter_weak": 0.05, "jitter_strong": 0.1, "time_warp": 0.2,
+               "magnitude_warp": 0.2, "crop": 0.3, "channel_dropout": 0.1},
+    "strong": {"scale": 0.3, "jitter_weak": 0.1, "jitter_strong": 0.3, "time_warp": 0.4,
+               "magnitude_warp": 0.4, "crop": 0.5, "channel_dropout": 0.3},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """How recordings become training rows."""
+
+    longest: int = whole(LONGEST_TRAINING_WINDOW, 1, LONGEST_TRAINING_WINDOW + 1)
+    window: int = whole(512, 1)  # samples of a row cut from a recording of more than ``longest``
+    hop: int = whole(0, 0)  # samples between such rows; 0: the window's length
+    sampling_rate: float | None = positive(None, optional=True)  # samples a second
+    covariates: bool = flag(True)  # of dated series: what the calendar says, beside the values
+
+    def __post_init__(self) -> None:
+        check_fields(self, "data")
+        if self.window > self.longest:
+            raise ConfigError(
+                f"data.window must be in 1..{self.longest} (data.longest), got {self.window}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewConfig:
+    """Strengths of the two views, in units of a channel's standard deviation; -1: by preset."""
+
+    preset: InitVar[str] = "medium"
+    scale: float = number(-1.0, 0)  # sd of a factor per channel, both views
+    jitter_weak: float = number(-1.0, 0)  # sd of the noise on the weak view
+    jitter_strong: float = number(-1.0, 0)  # and on the strong
+    time_warp: float = number(-1.0, 0)  # sd of the log speed at the knots, strong view
+    magnitude_warp: float = number(-1.0, 0)  # sd of a smooth factor at the knots, strong view
+    crop: float = number(-1.0, 0, 1)  # largest share cut away before resizing, both views
+    channel_dropout: float = number(-1.0, 0, 1)  # chance that a channel is silent, both views
+    knots: int = whole(4, 2)
+    align: str = choice("time", "index")  # positives: same stretch of time, or same position
+
+    def __post_init__(self, preset: str) -> None:
+        if preset not in PRESETS:
+            raise ConfigError(f"views.preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+        for name, value in PRESETS[preset].items():
+            if getattr(self, name) == -1.0:
+                object.__setattr__(self, name, value)
+        check_fields(self, "views")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Weights, temperatures and widths of the three objectives."""
+
+    icl: float = number(1.0, 0)
+    pcl: float = number(1.0, 0)
+    hgcl: float = number(1.0, 0)
+    icl_temperature: float = positive(0.2)
+    pcl_temperature_start: float = positive(0.2)  # linear over the run
+    pcl_temperature_end: float = positive(0.1)
+    token_temperature: float = positive(0.2)
+    window_temperature: float = positive(0.2)
+    hgcl_form: str = choice("printed", "soft_positive")
+    alpha: float = number(0.5, 0)  # HGCL: weight of its tokens
+    beta: float = number(0.5, 0)  # and of its windows
+    token_width: float = positive(0.25)  # sigma_p over W
+    window_width: float = positive(0.5)  # sigma_w over W - S
+    negatives: int = whole(512, 1)  # per sequence, PCL and HGCL
+
+    def __post_init__(self) -> None:
+        check_fields(self, "loss")
+        if self.icl == self.pcl == self.hgcl == 0:
+            raise ConfigError("loss.icl, loss.pcl and loss.hgcl are all 0; nothing would be learnt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The optimiser, the length of the run and what is kept of it."""
+
+    epochs: int = whole(50, 1)
+    batch_size: int = whole(256, 2)  # series, over all processes
+    parts: int = whole(1, 1)  # of a process' batch, held in memory one at a time; costs time
+    lr: float = positive(1e-4)
+    lr_end: float = number(1e-6, 0)
+    warmup: float = number(0.05, 0, 1)  # share of the run
+    weight_decay: float = number(0.05, 0)
+    clip: float = positive(1.0)  # largest gradient norm
+    seed: int = whole(0, 0)
+    precision: str = choice("auto", "32", "bf16", "64")  # auto: bf16 on a GPU
+    device: str = choice("auto", "cpu", "cuda")
+    checkpoint_every: int = whole(100, 1)  # steps
+    log_every: int = whole(10, 1)  # steps
+
+    def __post_init__(self) -> None:
+        check_fields(self, "train")
+        if self.lr_end > self.lr:
+            raise ConfigError(f"train.lr_end must be at most train.lr ({self.lr:g})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All settings of a run. ``model`` holds what is not to be derived from the data."""
+
+    model: dict[str, Any] = field(default_factory=dict)
+    data: DataConfig = field(default_factory=DataConfig)
+    views: ViewConfig = field(default_factory=ViewConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+_SECTIONS: dict[str, Any] = {
+    "data": DataConfig, "views": ViewConfig, "loss": LossConfig, "train": TrainConfig
+}  # fmt: skip
+
+
+def run_config(values: Mapping[str, Any]) -> RunConfig:
+    """The settings of a nested mapping, as yaml gives it; what is missing keeps its default."""
+    check_names(values, ["model", *_SECTIONS])
+    model = plain(check_mapping(values.get("model") or {}, "model"), ModelConfig)
+    check_names(model, names(ModelConfig), "model")
+    parts: dict[str, Any] = {"model": model}
+    for name, cls in _SECTIONS.items():
+        section = check_mapping(values.get(name) or {}, name)
+        check_names(section, names(cls, "preset") if cls is ViewConfig else names(cls), name)
+        parts[name] = cls(**plain(section, cls))
+    return RunConfig(**parts)
+
+
+def read_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """The settings of a yaml file, if there is one, with ``section.key=value`` put over them."""
+    return run_config(read_values(path, overrides))
+
+
+def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What `read_config` turns into settings: values by section and name."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values = yaml.safe_load(path.read_text()) or {}
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not yaml: {str(error).splitlines()[0]}") from error
+        values = {k: dict(check_mapping(v, k)) for k, v in check_mapping(values, str(path)).items()}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        section, dot, name = key.partition(".")
+        if not (equals and dot and name):
+            raise ConfigError(f"{override!r} must be section.key=value, e.g. train.epochs=20")
+        try:
+            values.setdefault(section, {})[name] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{override!r} has a value that is not yaml") from error
+    return values
+
+
+SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have
+TRAIN = {"epochs": 50, "batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
+
+
+Amount = int | float  # of labels: a share of each class, or a number a class
+
+
+def parse_amount(text: str) -> Amount:
+    """``"5%"`` is a share of each class, ``"10"`` a number a class."""
+    try:
+        amount = float(text[:-1]) / 100 if text.endswith("%") else int(text)
+    except ValueError:
+        amount = 0
+    if not amount > 0 or (text.endswith("%") and amount > 1):
+        raise InputError(f"labels must be a share such as 5% or a number a class, got {text!r}")
+    return amount
+
+
+def is_amount(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and (value == "all" or parse_amount(value) > 0)
+    except InputError:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelConfig:
+    """Which labels are learnt from, and what learns."""
+
+    encoder: str = choice("pmt", "vanilla")  # vanilla: full attention, to compare with
+    only_head: bool = flag(False)  # the network stays as it is
+    labels: str = checked("all", is_amount, "all, a share such as 5%, or a number a class")
+    label_seed: int = whole(0, 0)  # draws them, as for the few-label probe
+    validation: float = number(0.0, 0, 1)  # share of the training rows that is scored, not learnt
+    views: str = choice("none", "weak", "strong")  # what a row is shown as
+    head_lr: float = positive(3e-3)  # peak learning rate of the head
+
+    def __post_init__(self) -> None:
+        check_fields(self, "finetune")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """All settings of a training with labels."""
+
+    run: RunConfig = field(default_factory=lambda: finetune_config({}).run)
+    finetune: LabelConfig = field(default_factory=LabelConfig)
+
+    def to_dict(self) -> dict[str, Any]:
+        run = self.run.to_dict()
+        return {**{name: run[name] for name in SECTIONS}, "finetune": asdict(self.finetune)}
+
+
+def finetune_config(values: Mapping[str, Any]) -> FinetuneConfig:
+    """The settings of a nested mapping, as yaml gives it; what is missing keeps its default."""
+    check_names(values, [*SECTIONS, "finetune"])
+    own = check_mapping(values.get("finetune") or {}, "finetune")
+    check_names(own, names(LabelConfig), "finetune")
+    run = {name: values[name] for name in SECTIONS if name in values}
+    run["train"] = {**TRAIN, **check_mapping(run.get("train") or {}, "train")}
+    run["loss"] = {"pcl": 0}  # no objective but the labels: a model without memory is fine
+    return FinetuneConfig(run=run_config(run), finetune=LabelConfig(**plain(own, LabelConfig)))
+
+
+def read_finetune_config(path: Path | None, overrides: Sequence[str] = ()) -> FinetuneConfig:
+    """As `progmem.config.read_config`."""
+    return finetune_config(read_values(path, overrides))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from progmem.config import read_config
 from progmem.data.sample import (
     SAMPLING_RATE,
     TEST_SUBJECTS,
@@ -15,11 +16,9 @@ from progmem.data.sample import (
     load_sample,
 )
 from progmem.model.pmt import PMT
-from progmem.probes.classify import Scores, classify
-from progmem.probes.untrained import untrained_twin
+from progmem.probes.classify import Scores, classify, untrained_twin
 from progmem.report import figures
 from progmem.report.html import Part, write_report
-from progmem.settings import read_config
 from progmem.training.pretrain import pretrain
 
 LENGTH = 200  # samples of a window: 4 s

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from progmem.data.recordings import Recording
+from progmem.data.reader import Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.files import to_json, write_file
-from progmem.model.batches import evaluating, moments_for
-from progmem.model.chunks import encode_in_chunks
-from progmem.model.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.model.encode import encode_in_chunks, evaluating, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.series import Series, check_finite
 

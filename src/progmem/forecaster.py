@@ -1,10 +1,13 @@
 """Forecasts of a user's own series from a frozen encoder, with the spread of past errors.
 
+For each column and horizon, a ridge regression uses the last token of the window that ends at a
+moment and the column's recent values.
+
 Shapes: T samples, C channels an encoder sees, F columns, P samples of past, H horizon, D width,
-q quantiles, n samples.
+q quantiles, n moments, K values a ridge uses.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,26 +15,101 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem import forecaster_file
+from progmem import artifact, legacy
+from progmem.artifact import Artifact, noted, shaped
+from progmem.config import is_real
 from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
 from progmem.data.forecast_sets import ForecastData, moments
 from progmem.data.own_series import Dated, take
 from progmem.encoding import Encoder
-from progmem.errors import InputError
-from progmem.fields import is_real
-from progmem.forecaster_ridges import GAPS, Column, fit_column, knowledge
-from progmem.probes.forecast import Known, futures, samples
-from progmem.probes.ridge import (
+from progmem.errors import ArtifactError, InputError
+from progmem.probes.forecast import (
+    ALPHAS,
+    PADDING,
     Errors,
+    Known,
+    Places,
+    Ridge,
     Totals,
+    choose,
+    device_of,
     distance,
+    futures,
     residual_quantiles,
+    ridge_path,
+    samples,
+    sliding_features,
+    windows,
 )
-from progmem.probes.sliding import PADDING, Places, device_of, sliding_features
+from progmem.probes.own_data import fingerprint
 from progmem.series import check_count
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+PENALTIES = (*ALPHAS, 1e4, 1e5, 1e6)  # the last leave little but a mean or the newest value
+
+
+class Column(NamedTuple):
+    """How a column is predicted."""
+
+    gaps: str  # of GAPS
+    ridge: Ridge
+
+
+def newest_before(values: Tensor) -> Tensor:
+    """Values (1, T, 1) with the newest one before it in place of each that is missing."""
+    place = torch.arange(values.shape[1], device=values.device)[:, None]
+    seen = torch.where(values[0].isnan(), 0, place).cummax(0).values  # (T, 1)
+    return values.gather(1, seen[None])
+
+
+# what stands for a missing value: the newest one before it, or 0, which is the column's mean
+GAPS: dict[str, Callable[[Tensor], Tensor]] = {"newest": newest_before, "mean": Tensor.nan_to_num}
+
+
+def knowledge(token: Tensor, values: Tensor, places: Places, padding: int) -> Tensor:
+    """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
+
+    These are ``values`` (1, T, 1) in the windows that end at ``places``, 0 where missing.
+    """
+    instance, time = (torch.from_numpy(index).to(values.device) for index in places)
+    own = windows(values, padding)[instance, time, :, 0]  # (n, P+1)
+    return torch.cat([token, own.nan_to_num(0.0)], dim=1)
+
+
+def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], padding: int) -> tuple[Ridge, Tensor]:
+    """The ridge of a column, and (n, H) how far off one without the validation part was on it.
+
+    ``x`` is the `knowledge` of two parts, training and validation, ``y`` (n, H) what followed. The
+    second part chooses the penalty and what it draws predictions to; then both are learnt from.
+    """
+    candidates = [
+        (draw, ridge) for draw in (to_the_mean, to_the_newest)
+        for ridge in draw(x[0], y[0], PENALTIES, padding)
+    ]  # fmt: skip
+    ridge = choose([ridge for _, ridge in candidates], x[1], y[1])
+    draw = next(draw for draw, one in candidates if one is ridge)
+    (whole,) = draw(torch.cat(list(x)), torch.cat(list(y)), [ridge.alpha], padding)
+    return whole, y[1] - ridge.predict(x[1])
+
+
+def to_the_mean(x: Tensor, y: Tensor, alphas: Sequence[float], _: int) -> list[Ridge]:
+    """Ridges of futures y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
+    return ridge_path(x, y, alphas)
+
+
+def to_the_newest(x: Tensor, y: Tensor, alphas: Sequence[float], padding: int) -> list[Ridge]:
+    """The same linear functions, but drawn to the newest value: for series without a level."""
+    now, past = x[:, -1:], slice(-1 - padding, -1)
+    x = x.clone()
+    x[:, past] -= now
+    found = []
+    for alpha, weight, bias in ridge_path(x, y - now, alphas):
+        weight[-1] += 1 - weight[past].sum(0)  # in terms of the values themselves
+        found.append(Ridge(alpha, weight, bias))
+    return found
 
 
 class Fitted(NamedTuple):
@@ -261,14 +339,114 @@ class Forecaster:
 
     def save(self, path: str | Path) -> None:
         """Write the horizons fitted so far, without pickle and without the encoder."""
-        forecaster_file.save(self, Path(path))
+        _save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, encoder: Encoder) -> "Forecaster":
         """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
-        return forecaster_file.load(Path(path), encoder)
+        return _load(Path(path), encoder)
 
 
 def _end(index: "pd.DatetimeIndex") -> Places:
     """The last moment of a series with these dates."""
     return Places(np.array([0]), np.array([len(index) - 1]))
+
+
+ARGUMENTS = ("padding", "validation", "quantiles")
+NUMBER = (int, float)
+
+
+def _save(forecaster: "Forecaster", path: Path) -> None:
+    """Write the horizons fitted so far."""
+    if not forecaster.fitted:
+        raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
+    tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
+    for horizon, (columns, spread, _) in forecaster.fitted.items():
+        tensors |= {
+            f"{horizon}.weight": torch.stack([column.ridge.weight for column in columns]),
+            f"{horizon}.bias": torch.stack([column.ridge.bias for column in columns]),
+            f"{horizon}.spread": spread,
+        }
+    fitted = forecaster.fitted.items()
+    note = {
+        "encoder": fingerprint(forecaster.encoder),
+        "columns": forecaster.columns,
+        "step": forecaster.step,
+        "gaps": {h: [column.gaps for column in known.columns] for h, known in fitted},
+        "alphas": {h: [column.ridge.alpha for column in known.columns] for h, known in fitted},
+        "tried": {h: known.tried for h, known in fitted},
+        **{name: getattr(forecaster, name) for name in ARGUMENTS},
+    }
+    artifact.write(path, "forecaster", tensors, note)
+
+
+def _load(path: Path, encoder: Encoder) -> "Forecaster":
+    """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+    from progmem.forecaster import Forecaster
+
+    if not path.is_file():
+        raise InputError(f"there is no forecaster in {path}")
+    where = f"{path} is not a forecaster this version can read"
+    try:
+        kept = legacy.read_forecaster(path) or artifact.read(path, "forecaster")
+        if kept.note.get("encoder") != fingerprint(encoder):
+            raise ArtifactError(f"{path} was fitted on the features of another model; fit it again")
+        columns = noted(kept.note, "columns", list, where, of=str)
+        step = noted(kept.note, "step", str, where)
+        arguments: dict[str, Any] = {name: kept.note.get(name) for name in ARGUMENTS}
+        found = Forecaster(encoder, **arguments)  # which checks them
+        fitted = _fitted(kept, found, len(columns), where)
+    except ArtifactError as error:
+        raise InputError(str(error)) from error
+    except InputError as error:  # of an argument
+        raise InputError(f"{where}: {error}") from error
+    found.columns, found.step, found.fitted = tuple(columns), step, fitted
+    found.mean, found.scale = (kept.tensors[name].numpy() for name in ("mean", "scale"))
+    return found
+
+
+def _fitted(kept: Artifact, forecaster: "Forecaster", F: int, where: str) -> dict[int, "Fitted"]:
+    """What each horizon needs, if all of its parts fit together and to the forecaster."""
+    from progmem.forecaster import Fitted
+
+    q, device = len(forecaster.quantiles), device_of(forecaster.encoder)
+    width = getattr(
+        getattr(forecaster.encoder, "cfg", None), "dim", None
+    )  # an encoder need not say it
+    alphas, gaps, tried = (
+        noted(kept.note, name, dict, where, of=list) for name in ("alphas", "gaps", "tried")
+    )
+    if not alphas.keys() == gaps.keys() == tried.keys() or not all(map(_is_horizon, alphas)):
+        raise ArtifactError(f"{where}: its horizons are {', '.join(alphas)[:60]}")
+    expected = {"mean": shaped(F), "scale": shaped(F)}
+    for text in alphas:
+        weight = kept.tensors.get(f"{text}.weight", torch.empty(0))
+        H, K = int(text), weight.shape[1] if weight.ndim == 3 else 0
+        if width is not None:
+            K = width + forecaster.padding + 1
+        expected |= {
+            f"{text}.weight": shaped(F, K, H),
+            f"{text}.bias": shaped(F, H),
+            f"{text}.spread": shaped(q, H * F),
+        }
+        for values, size, good in (
+            (alphas[text], F, lambda v: isinstance(v, NUMBER)),
+            (gaps[text], F, lambda v: isinstance(v, str) and v in GAPS),
+            (tried[text], 2, lambda v: isinstance(v, NUMBER)),
+        ):
+            if len(values) != size or not all(map(good, values)):
+                raise ArtifactError(f"{where}: its note has {str(values)[:60]} for horizon {H}")
+    artifact.check_tensors(kept.tensors, expected, where)
+    found = {}
+    for text in alphas:
+        weight, bias, spread = (
+            kept.tensors[f"{text}.{part}"].to(device) for part in ("weight", "bias", "spread")
+        )
+        ridges = [Ridge(*one) for one in zip(alphas[text], weight, bias, strict=True)]
+        columns = tuple(map(Column, gaps[text], ridges))
+        found[int(text)] = Fitted(columns, spread, Errors(*tried[text]))
+    return found
+
+
+def _is_horizon(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10 and str(int(text)) == text

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from progmem.config import ModelConfig
+from progmem.config import ModelConfig, is_whole
 from progmem.errors import InputError
-from progmem.fields import is_whole
 
 LARGEST = 1e15  # after normalisation; squares of larger values would overflow float32
 

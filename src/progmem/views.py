@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from progmem.settings import ViewConfig
+from progmem.config import ViewConfig
 
 
 class View(NamedTuple):

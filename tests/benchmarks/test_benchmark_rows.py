@@ -12,7 +12,7 @@ from forecast_setup import dated_file
 
 from benchmarks import cue, forecast, supervised
 from benchmarks.side_by_side import run_rows, training_folder
-from progmem.data import registry
+from progmem.data import datasets
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,7 +71,7 @@ def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
 
 
 def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "FILES", {"ETTh1": dated_file(tmp_path)})
+    monkeypatch.setattr(datasets, "FILES", {"ETTh1": dated_file(tmp_path)})
     monkeypatch.setattr(forecast, "probe_forecast", partial(forecast.probe_forecast, horizons=[24]))
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1",
             "train.device=cpu"]  # fmt: skip

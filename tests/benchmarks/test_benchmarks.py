@@ -21,8 +21,8 @@ from benchmarks import (
 from benchmarks.compute_tables import before_and_after_table, families_table
 from benchmarks.paper import AGGREGATOR_STREAMING, STREAMING
 from benchmarks.results import render
-from progmem.model.aggregator import OverlapAggregator
-from progmem.settings import read_config
+from progmem.config import read_config
+from progmem.model.block import OverlapAggregator
 from progmem.training.pretrain import pretrain
 
 STREAM = ["--samples", "512", "1024", "--dim", "32", "--long", "9000", "--hour", "2", "--sizes",

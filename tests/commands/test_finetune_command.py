@@ -14,11 +14,10 @@ from probe_setup import waves
 
 import progmem
 from progmem.cli import main
-from progmem.data.labelled import choose_parts
+from progmem.config import LabelConfig, read_config, read_finetune_config
+from progmem.data.labels import choose_parts
 from progmem.errors import ConfigError, InputError
-from progmem.finetune_settings import LabelConfig, read_finetune_config
-from progmem.report.finetune_table import finetune_table
-from progmem.settings import read_config
+from progmem.report.tables import finetune_table
 from progmem.training.classifier import Classifier
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain

@@ -9,12 +9,12 @@ import pytest
 from made_sets import made_arrays
 
 from progmem.cli import main
-from progmem.data import registry
+from progmem.data import datasets
 from progmem.data.convert import convert
 from progmem.data.converters import CONVERTERS
 from progmem.data.converters.epilepsy import recording_names
 from progmem.data.converters.har import bouts
-from progmem.data.registry import content_sha256, load
+from progmem.data.datasets import content_sha256, load
 
 RNG = np.random.default_rng(0)
 
@@ -65,7 +65,7 @@ def test_har_is_read_from_what_uci_gives_out(tmp_path, har, form):
     assert found["X_test"].dtype == np.float32 and found["y_test"].dtype == np.int64
     both = np.concatenate([found["tstcc_train_idx"], found["tstcc_val_idx"]])
     assert sorted(both) == list(range(20)) and len(found["tstcc_val_idx"]) == 4
-    assert set(registry.FILES["HAR"].more) < set(found)
+    assert set(datasets.FILES["HAR"].more) < set(found)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -104,7 +104,7 @@ def test_epilepsy_is_split_as_tstcc_does_and_knows_its_recordings(tmp_path):
         np.testing.assert_array_equal(found[f"recording_{part}"], np.array(recording)[row])
         np.testing.assert_array_equal(found[f"chunk_{part}"], chunk[row])
     np.testing.assert_array_equal(found["column_min"], x.min(0))
-    assert set(registry.FILES["Epilepsy"].more) < set(found)
+    assert set(datasets.FILES["Epilepsy"].more) < set(found)
 
 
 def test_recordings_have_the_names_of_the_published_rows():
@@ -209,8 +209,8 @@ def test_loads_are_summed_by_hours_and_clients_that_came_late_left_out(
     text = made.quarter_hours(loads.reshape(-1, len(CLIENTS)), CLIENTS)
     made.zipped(tmp_path / "ld.zip", {"LD2011_2014.txt": text, "__MACOSX/._LD2011_2014.txt": "x"})
     first = 365 * 24  # 2012 begins
-    facts = registry.FILES["Electricity321"]._replace(rows=HOURS - first, columns=3)
-    monkeypatch.setitem(registry.FILES, "Electricity321", facts)
+    facts = datasets.FILES["Electricity321"]._replace(rows=HOURS - first, columns=3)
+    monkeypatch.setitem(datasets.FILES, "Electricity321", facts)
     lines, good = convert(tmp_path / "ld.zip", tmp_path)
     assert good and lines[1].endswith("3 columns, MT_001 among them, no checksum is known")
     found = load("Electricity321", tmp_path)

@@ -9,7 +9,7 @@ import made_archives as made
 import numpy as np
 import pytest
 
-from progmem.data import registry
+from progmem.data import datasets
 from progmem.data.convert import convert
 
 pytestmark = [
@@ -66,7 +66,7 @@ def test_sets_of_the_ucr_archive_are_the_known_ones(tmp_path, name):
 
 
 def test_etth1_is_the_known_file(tmp_path):
-    known = Path(os.environ["PROGMEM_DATA"]) / registry.FILES["ETTh1"].file
+    known = Path(os.environ["PROGMEM_DATA"]) / datasets.FILES["ETTh1"].file
     (tmp_path / "ETTh1.csv").write_bytes(gzip.decompress(known.read_bytes()))
     lines, good = convert(tmp_path / "ETTh1.csv", tmp_path)
     assert good and lines[1].split()[:2] == ["ETTh1", "ok"]

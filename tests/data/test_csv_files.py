@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from progmem.data import as_collection
-from progmem.data.csv_files import layout
-from progmem.data.recordings import read_recordings
+from progmem.data.reader import layout, read_recordings
 
 
 @pytest.mark.parametrize(

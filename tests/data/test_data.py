@@ -10,9 +10,9 @@ import torch
 from training_setup import assert_same_model, made_recordings, run, small_config
 
 import progmem
-from progmem.data.recordings import Recording, read_recordings
-from progmem.data.rows import DeviceCache, Rows, fits_on_device
+from progmem.data.reader import Recording, read_recordings
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
+from progmem.data.windows import DeviceCache, TrainingWindows, fits_on_device
 from progmem.errors import InputError
 from progmem.series import ChannelStats
 
@@ -30,7 +30,7 @@ def imported(path):
 def test_no_module_of_data_imports_from_the_model():
     files = sorted((Path(progmem.__file__).parent / "data").rglob("*.py"))
     names = [(path.name, name) for path in files for name in imported(path)]
-    assert ("rows.py", "progmem.series.Series") in names
+    assert ("windows.py", "progmem.series.Series") in names
     assert not [pair for pair in names if f"{pair[1]}.".startswith("progmem.model.")]
 
 
@@ -142,7 +142,9 @@ def test_a_path_that_is_not_there_is_named(tmp_path):
 
 def test_long_recordings_are_cut_and_covered():
     cfg = small_config("data.longest=100", "data.window=60", "data.hop=25").data
-    rows = Rows([Recording("a", np.zeros((250, 2))), Recording("b", np.zeros((100, 2)))], cfg)
+    rows = TrainingWindows(
+        [Recording("a", np.zeros((250, 2))), Recording("b", np.zeros((100, 2)))], cfg
+    )
     starts = rows.start[rows.recording == 0].tolist()
     assert starts == [0, 25, 50, 75, 100, 125, 150, 175, 190]
     assert rows.length[rows.recording == 0].unique().tolist() == [60]
@@ -152,7 +154,7 @@ def test_long_recordings_are_cut_and_covered():
 def test_statistics_are_those_of_the_recordings():
     recordings = made_recordings()
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
-    Rows(recordings, small_config().data).set_statistics(model.stats)
+    TrainingWindows(recordings, small_config().data).set_statistics(model.stats)
     everything = np.concatenate([r.values for r in recordings]).astype(np.float64)
     np.testing.assert_allclose(model.stats.mean, np.nanmean(everything, 0), rtol=1e-10)
     np.testing.assert_allclose(model.stats.scale, np.nanstd(everything, 0), rtol=1e-10)
@@ -161,7 +163,7 @@ def test_statistics_are_those_of_the_recordings():
 def test_a_channel_that_never_varies_has_scale_1_though_its_mean_is_rounded():
     recordings = [Recording(str(i), np.tile([0.1, i, np.nan], (300, 1))) for i in range(2)]
     stats = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny")).stats
-    Rows(recordings, small_config().data).set_statistics(stats)
+    TrainingWindows(recordings, small_config().data).set_statistics(stats)
     assert stats.scale.tolist() == [1.0, 0.5, 1.0]
     assert stats.mean[0] != 0.1 and stats.mean[0] == pytest.approx(0.1)
 
@@ -171,7 +173,7 @@ def test_values_too_large_to_be_squared_are_refused():
     values[7, 1] = 1e200
     stats = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny")).stats
     with pytest.raises(InputError, match=r"channel 1 reaches from 1 to 1e\+200, too far"):
-        Rows([Recording("a", values)] * 2, small_config().data).set_statistics(stats)
+        TrainingWindows([Recording("a", values)] * 2, small_config().data).set_statistics(stats)
 
 
 def test_inf_in_a_recording_is_named_before_training():
@@ -179,7 +181,7 @@ def test_inf_in_a_recording_is_named_before_training():
     recordings[4].values[7, 1] = np.inf
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     with pytest.raises(InputError, match="4, sample 7, channel 1 is inf; mark missing"):
-        Rows(recordings, small_config().data).set_statistics(model.stats)
+        TrainingWindows(recordings, small_config().data).set_statistics(model.stats)
 
 
 def test_the_sample_is_what_its_readme_says():
@@ -198,7 +200,7 @@ def test_a_value_too_large_to_train_on_is_named_by_its_recording():
     recordings = made_recordings()
     recordings[-1].values[105, 1] = 1e17
     cfg = small_config("data.longest=100", "data.window=100", "data.hop=50", "model.normalise=none")
-    rows = Rows(recordings, cfg.data)
+    rows = TrainingWindows(recordings, cfg.data)
     model = progmem.ModelConfig(channels=2, size="tiny", normalise="none")
     stats, like = ChannelStats(2), torch.zeros(1)
     cut = int((rows.offset == 50).nonzero()[0])
@@ -233,7 +235,7 @@ def test_principal_components_find_the_plane():
 @pytest.mark.parametrize("normalise", ["channel", "series"])
 def test_cached_rows_are_those_that_are_fetched(normalise):
     """Unequal lengths, a gap and windows of a long recording among them."""
-    rows = Rows(made_recordings(), small_config().data)
+    rows = TrainingWindows(made_recordings(), small_config().data)
     cfg = progmem.ModelConfig(channels=2, size="tiny", normalise=normalise)
     model = progmem.PMT(cfg)
     rows.set_statistics(model.stats)
@@ -249,6 +251,6 @@ def test_cached_rows_are_those_that_are_fetched(normalise):
 
 
 def test_rows_too_large_to_keep_are_fetched_and_train_the_same(monkeypatch, finished, tmp_path):
-    monkeypatch.setattr("progmem.data.rows.LARGEST_CACHE", 0)
+    monkeypatch.setattr("progmem.data.windows.LARGEST_CACHE", 0)
     run(tmp_path / "run")
     assert_same_model(tmp_path / "run", finished)

@@ -6,7 +6,7 @@ import pytest
 from forecast_setup import hours
 
 from progmem.data.dates import COVARIATES, next_dates, regular_dates, step_of, time_covariates
-from progmem.data.recordings import read_recordings
+from progmem.data.reader import read_recordings
 from progmem.errors import InputError
 
 

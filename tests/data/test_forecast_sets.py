@@ -11,11 +11,12 @@ import torch
 from forecast_setup import dated_file, small_model
 
 from progmem.cli import main
-from progmem.data import registry
+from progmem.config import read_config
+from progmem.data import datasets
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
-from progmem.data.recordings import read_recordings
-from progmem.data.rows import Rows
+from progmem.data.reader import read_recordings
 from progmem.data.source import open_source
+from progmem.data.windows import TrainingWindows
 from progmem.errors import InputError
 from progmem.losses.pairs import overlapping
 from progmem.model.saving import load
@@ -23,7 +24,6 @@ from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.report.paper import FORECASTING
 from progmem.report.tables import render
-from progmem.settings import read_config
 
 ROOT = Path(__file__).parents[2]
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=1", "model.patch_stride=1",
@@ -40,8 +40,8 @@ def series(tmp_path, monkeypatch):
             columns=2, sha256=None
         ),
     }
-    monkeypatch.setattr(registry, "FILES", files)
-    monkeypatch.delenv(registry.VARIABLE, raising=False)
+    monkeypatch.setattr(datasets, "FILES", files)
+    monkeypatch.delenv(datasets.VARIABLE, raising=False)
     return tmp_path
 
 
@@ -71,11 +71,11 @@ def test_a_series_is_trained_on_with_covariates_and_without_what_comes_later(ser
 
 def test_training_rows_that_overlap_in_time_never_repel_each_other(series):
     cfg = read_config(None, TINY).data
-    rows = Rows(open_source("ETTh1", series, "official")[0], cfg)
+    rows = TrainingWindows(open_source("ETTh1", series, "official")[0], cfg)
     assert rows.start.tolist() == [0, 20, 40, 59] and set(rows.length.tolist()) == {201}
     share = overlapping(rows.recording, rows.start, rows.length)
     assert share.all()  # of 260 samples every two windows of 201 share some
-    two = Rows(open_source("Electricity321", series, "official")[0], cfg)
+    two = TrainingWindows(open_source("Electricity321", series, "official")[0], cfg)
     share = overlapping(two.recording, two.start, two.length)
     assert share[:4, :4].all() and not share[:4, 4:].any()  # clients are strangers
 

@@ -8,9 +8,9 @@ import torch
 from made_sets import LABELLED, TRAIN, made_arrays
 from training_setup import small_config
 
-from progmem.data.registry import load
-from progmem.data.rows import Rows
+from progmem.data.datasets import load
 from progmem.data.splits import options_of, same_rows
+from progmem.data.windows import TrainingWindows
 from progmem.losses.pairs import overlapping
 
 SPLITS = [(name, split) for name in LABELLED for split in options_of(name)["split"]]
@@ -88,18 +88,20 @@ def test_the_scaling_of_tstcc_is_its_formula(made_sets):
 
 def test_windows_of_a_recording_that_share_samples_are_known_to_overlap(made_sets):
     har = load("HAR", made_sets)
-    rows = Rows(har.training_recordings(), small_config("data.longest=128").data)
+    rows = TrainingWindows(har.training_recordings(), small_config("data.longest=128").data)
     overlap = overlapping(rows.recording, rows.start, rows.length)
     near = (torch.arange(TRAIN)[:, None] - torch.arange(TRAIN)).abs() <= 1  # hop 64, length 128
     same = torch.arange(TRAIN)[:, None] // 5 == torch.arange(TRAIN) // 5
     assert torch.equal(overlap, near & same) and overlap.sum() > TRAIN
-    cut = Rows(har.training_recordings(), small_config("data.longest=100", "data.window=64").data)
+    cut = TrainingWindows(
+        har.training_recordings(), small_config("data.longest=100", "data.window=64").data
+    )
     assert cut.start[:6].tolist() == [0, 64, 64, 128, 128, 192]
     overlap = overlapping(cut.recording, cut.start, cut.length)
     assert overlap[1].nonzero().flatten().tolist() == [1, 2]
     alone = load("Wafer", made_sets).training_recordings()
     np.testing.assert_array_equal(alone[7].values, made_arrays("Wafer")["X_train"][7])
-    rows = Rows(alone, small_config("data.longest=128").data)
+    rows = TrainingWindows(alone, small_config("data.longest=128").data)
     assert torch.equal(
         overlapping(rows.recording, rows.start, rows.length), torch.eye(TRAIN, dtype=torch.bool)
     )

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from probe_setup import waves
 
-from progmem.data.labelled import Labelled
-from progmem.data.recordings import Recording
-from progmem.finetune_settings import read_finetune_config
+from progmem.config import read_finetune_config
+from progmem.data.labels import Labelled
+from progmem.data.reader import Recording
 
 SHAPE = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.batch_size=16"]
 TINY = [*SHAPE, "train.epochs=3", "train.checkpoint_every=2", "train.device=cpu"]

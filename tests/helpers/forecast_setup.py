@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 import progmem
-from progmem.data.registry import DatedFile
+from progmem.data.datasets import DatedFile
 from progmem.data.sets import DatedSeries
 
 SMALL = {"size": "tiny", "dim": 16, "heads": 2, "blocks": 1, "patch": 1, "patch_stride": 1,

@@ -2,9 +2,8 @@
 
 import torch
 
-from progmem.config import ModelConfig
+from progmem.config import LossConfig, ModelConfig
 from progmem.losses.total import Embedded, draw, total_loss
-from progmem.settings import LossConfig
 from progmem.training.distributed import OneProcess
 
 B, D = 4, 6

@@ -5,8 +5,8 @@ import hashlib
 
 import numpy as np
 
-from progmem.data import registry
-from progmem.data.registry import DatedFile, LabelledFile
+from progmem.data import datasets
+from progmem.data.datasets import DatedFile, LabelledFile
 
 TRAIN, TEST, LENGTH = 50, 20, 128
 LABELLED = ("HAR", "Epilepsy", "FordA", "FordB", "Wafer")
@@ -45,9 +45,9 @@ def write_files(folder):
     for name in LABELLED:
         arrays = made_arrays(name)
         np.savez_compressed(folder / f"{name}.npz", **arrays)
-        shape, sha256 = arrays["X_train"].shape[1:], registry.content_sha256(arrays)
-        more = registry.FILES[name].more
-        more_sha256 = registry.content_sha256(arrays, ("classes", *more))
+        shape, sha256 = arrays["X_train"].shape[1:], datasets.content_sha256(arrays)
+        more = datasets.FILES[name].more
+        more_sha256 = datasets.content_sha256(arrays, ("classes", *more))
         files[name] = LabelledFile(f"{name}.npz", TRAIN, TEST, *shape, sha256, more_sha256, more)
     (folder / "e.csv.gz").write_bytes(gzip.compress(DATED))
     facts = (10, ("a", "OT"), "a", (6, 8, 10), "2012-01-01", hashlib.sha256(DATED).hexdigest())

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import progmem
-from progmem.data.recordings import Recording
-from progmem.settings import read_config
+from progmem.config import read_config
+from progmem.data.reader import Recording
 from progmem.training.pretrain import pretrain
 
 SETTINGS = [

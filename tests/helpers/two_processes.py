@@ -9,13 +9,12 @@ import torch
 from safetensors.torch import save_file
 from training_setup import SETTINGS, made_recordings, small_config
 
-from progmem.data.labelled import Labelled
-from progmem.data.rows import Rows
-from progmem.finetune_settings import read_finetune_config
+from progmem.config import read_finetune_config
+from progmem.data.labels import Labelled
+from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.training.finetune import finetune
-from progmem.training.initial_model import model_for
-from progmem.training.pretrain import Learner, PretrainTask, pretrain
+from progmem.training.pretrain import Learner, PretrainTask, model_for, pretrain
 from progmem.training.trainer import compute_loss
 
 SUBSETS = [c for c in itertools.product([0, 1], repeat=3) if any(c)]
@@ -29,7 +28,7 @@ def gradients():
     for icl, pcl, hgcl in SUBSETS:
         weights = [f"loss.icl={icl}", f"loss.pcl={pcl}", f"loss.hgcl={hgcl}"]
         cfg = small_config(*weights, "train.precision=64", f"train.batch_size={BATCH}")
-        rows = Rows(made_recordings(), cfg.data)
+        rows = TrainingWindows(made_recordings(), cfg.data)
         torch.manual_seed(0)
         learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
         rows.set_statistics(learner.model.stats)

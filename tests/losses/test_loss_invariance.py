@@ -6,9 +6,9 @@ import pytest
 import torch
 from loss_setup import B, D, draws_for, entry_of, make_embedded, run, setting
 
+from progmem.config import LossConfig
 from progmem.losses import pairs
 from progmem.losses.pairs import draw_negatives, match, overlapping
-from progmem.settings import LossConfig
 
 
 def test_swapping_the_views_changes_nothing():

@@ -7,12 +7,11 @@ import reference_losses as loops
 import torch
 from loss_setup import B, draws_for, entry_of, make_embedded, run, setting
 
-from progmem.config import ModelConfig
+from progmem.config import LossConfig, ModelConfig
 from progmem.losses.hgcl import Level, token_level
 from progmem.losses.pairs import Match
 from progmem.losses.total import Embedded, draw, total_loss
 from progmem.ops.sampled_contrast import Bank
-from progmem.settings import LossConfig
 from progmem.training.distributed import OneProcess
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from model_setup import make_model
 
-from progmem.model.geometry import lay_out, unfold_windows
+from progmem.geometry import lay_out, unfold_windows
 from progmem.ops.window_attention import window_attention
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, in_both_forms
 
-from progmem.ops.attention import attend
+from progmem.ops.layers import attend
 
 pytest.importorskip("triton")
 

@@ -5,7 +5,7 @@ import torch
 from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, in_both_forms
 
 import progmem
-from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
+from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
 
 pytest.importorskip("triton")
 

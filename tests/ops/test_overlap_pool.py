@@ -5,8 +5,8 @@ import torch
 from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_both_forms
 
 import progmem
-from progmem.model.aggregator import OverlapAggregator
-from progmem.model.geometry import count_windows, lay_out
+from progmem.geometry import count_windows, lay_out
+from progmem.model.block import OverlapAggregator
 
 pytest.importorskip("triton")
 

@@ -7,8 +7,8 @@ from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_bot
 
 import progmem
 from progmem import ops
-from progmem.model.geometry import count_windows, lay_out, unfold_windows
-from progmem.ops.attention import Rotation, merge_heads, rotate, rotation, split_heads
+from progmem.geometry import count_windows, lay_out, unfold_windows
+from progmem.ops.layers import Rotation, merge_heads, rotate, rotation, split_heads
 from progmem.ops.window_attention import Below, memory_scan
 
 pytest.importorskip("triton")

@@ -6,11 +6,11 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from progmem.data.labels import draw_labels, parse_amount
+from progmem.config import parse_amount
+from progmem.data.labels import draw_labels
 from progmem.errors import InputError
-from progmem.probes import svm
-from progmem.probes.classify import classify
-from progmem.probes.svm import FIXED_C, GRID, HEADS, Machine, fit_svm
+from progmem.probes import classify as classify_module
+from progmem.probes.classify import FIXED_C, GRID, HEADS, Machine, classify, fit_svm
 
 
 def test_label_draws_are_stratified_nested_and_reproducible():
@@ -98,7 +98,7 @@ def test_c_is_the_one_a_grid_search_finds(kernel, count, least, monkeypatch):
         folds = StratifiedKFold(5, shuffle=True, random_state=0)
         search = GridSearchCV(SVC(kernel=kernel), {"C": GRID}, cv=folds).fit(x, y)
         for most in (1_000, 10):  # below: no matrix of products
-            monkeypatch.setattr(svm, "MOST_IN_GRAM", most)
+            monkeypatch.setattr(classify_module, "MOST_IN_GRAM", most)
             found = fit_svm(x, y, HEADS[kernel])
             assert search.best_params_["C"] == found.C
             np.testing.assert_array_equal(found.predict(x), search.predict(x))

@@ -11,14 +11,13 @@ from probe_setup import noise, small
 import progmem
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.cli import main
+from progmem.config import read_config
 from progmem.encoding import Encoding
 from progmem.errors import InputError
-from progmem.model.geometry import count_tokens, count_windows, window_spans
-from progmem.probes import cue, retention
-from progmem.probes.cue import Span, insert_cues, place_cues
-from progmem.probes.retention import probe_cue, tell_apart
-from progmem.report.cue_table import cue_table
-from progmem.settings import read_config
+from progmem.geometry import count_tokens, count_windows, window_spans
+from progmem.probes import cue
+from progmem.probes.cue import Span, insert_cues, place_cues, probe_cue, tell_apart
+from progmem.report.tables import cue_table
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1", "train.batch_size=16"]
 EXPERIMENTS = Path(__file__).parents[2] / "experiments/cue"
@@ -129,15 +128,15 @@ def test_scores_of_a_threshold_are_those_worked_by_hand():
 def test_a_gap_that_is_left_out_is_not_learnt_from(monkeypatch):
     calls = []
     monkeypatch.setattr(
-        retention,
+        cue,
         "tell_apart",
         lambda clean, learnt, tested, folds, swapped: (
-            calls.append((learnt, tested)) or [retention.Scores(0, 0, 0)] * len(tested)
+            calls.append((learnt, tested)) or [cue.Scores(0, 0, 0)] * len(tested)
         ),
     )
     clean = np.zeros((20, 1))
     cued = np.stack([np.full((20, 1), gap) for gap in cue.GAPS])
-    retention._probe(clean, cued, [], np.random.default_rng(0))
+    cue._probe(clean, cued, [], np.random.default_rng(0))
     left_out = {tested[0].item(0): set(learnt.ravel()) for learnt, tested in calls[2:]}
     assert left_out == {gap: set(cue.GAPS) - {gap} for gap in cue.GAPS}
     assert all((learnt == gap).sum() == 5 for learnt, _ in calls[:1] for gap in cue.GAPS)
@@ -145,7 +144,7 @@ def test_a_gap_that_is_left_out_is_not_learnt_from(monkeypatch):
 
 def test_series_of_one_recording_share_a_fold(monkeypatch):
     seen = []
-    monkeypatch.setattr(retention, "_probe", lambda c, d, folds, r: seen.append(folds) or {})
+    monkeypatch.setattr(cue, "_probe", lambda c, d, folds, r: seen.append(folds) or {})
     recordings = np.arange(40) // 4
     probe_cue(Listener(lambda L: slice(0, L)), noise(), recordings=recordings, seeds=[0])
     for train, test in seen[0]:

@@ -8,14 +8,23 @@ from sklearn import linear_model
 from sklearn.model_selection import train_test_split
 
 from progmem.baselines.values import Values
+from progmem.config import DataConfig
 from progmem.data.forecast_sets import HORIZONS, ForecastData, as_forecast
-from progmem.data.rows import Rows
+from progmem.data.windows import TrainingWindows
 from progmem.errors import InputError
-from progmem.probes.forecast import HEADS, probe_forecast, samples
-from progmem.probes.ridge import ALPHAS, Ridge, choose, ridge_path
-from progmem.probes.sliding import Places, sliding_features, windows
+from progmem.probes.forecast import (
+    ALPHAS,
+    HEADS,
+    Places,
+    Ridge,
+    choose,
+    probe_forecast,
+    ridge_path,
+    samples,
+    sliding_features,
+    windows,
+)
 from progmem.series import ChannelStats
-from progmem.settings import DataConfig
 
 P = 10
 
@@ -58,7 +67,7 @@ def test_without_an_encoder_a_feature_is_the_window_itself():
 
 
 def test_strided_batches_give_what_a_plain_loop_gives(monkeypatch):
-    monkeypatch.setattr("progmem.probes.sliding.AT_ONCE", 7 * (P + 1))
+    monkeypatch.setattr("progmem.probes.forecast.AT_ONCE", 7 * (P + 1))
     model = small_model(2).double()
     x = np.random.default_rng(0).normal(size=(2, 30, 2))
     x[0, 15:18] = np.nan
@@ -230,7 +239,7 @@ def test_nothing_that_is_fitted_knows_the_rows_after_its_part():
         found = []
         for series in (clean, poisoned):
             data = as_forecast(series, "made", form)
-            rows = Rows(data.training_recordings(), DataConfig())
+            rows = TrainingWindows(data.training_recordings(), DataConfig())
             stats = ChannelStats(rows.channels)
             rows.set_statistics(stats)
             scores = probe_forecast(LastValues(), data, horizons=[3], padding=P)["scores"]["3"]

@@ -13,9 +13,8 @@ from probe_setup import waves
 import progmem
 from progmem import artifact
 from progmem.cli import main
-from progmem.data.label_files import labels_for
-from progmem.data.labels import known_labels
-from progmem.data.recordings import read_recordings
+from progmem.data.labels import known_labels, labels_for
+from progmem.data.reader import read_recordings
 from progmem.errors import InputError
 from progmem.pooling import pool
 from progmem.probes.own_data import LabelProbe, Prediction

@@ -10,14 +10,13 @@ from probe_setup import waves
 import progmem
 from progmem.cli import main
 from progmem.commands import classify as commands
+from progmem.config import read_config
 from progmem.data.labels import draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
 from progmem.pooling import POOLINGS, pool
 from progmem.probes import classify as classify_module
-from progmem.probes.classify import probe_set
-from progmem.probes.untrained import untrained_twin
-from progmem.settings import read_config
+from progmem.probes.classify import probe_set, untrained_twin
 from progmem.training.pretrain import pretrain
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=2", "train.batch_size=16"]

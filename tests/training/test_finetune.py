@@ -13,12 +13,11 @@ from finetune_setup import config, made, same_weights, without_last_checkpoint
 
 import progmem
 from progmem import artifact
-from progmem.data.labelled import choose_parts
-from progmem.data.labels import draw_labels
-from progmem.data.recordings import Recording
-from progmem.data.rows import Rows
+from progmem.config import read_config
+from progmem.data.labels import choose_parts, draw_labels
+from progmem.data.reader import Recording
+from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError, ModelFolderError
-from progmem.settings import read_config
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import Classifier
 from progmem.training.finetune import FinetuneTask, finetune
@@ -30,7 +29,7 @@ from progmem.training.run_folder import check_unseen, settle_source, trained_on
 def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
     """Cross-entropy of one weight, by its formula; the mean is over the batch in any parts."""
     data = made(count=12)
-    rows = Rows(data.recordings, read_config(None).data)
+    rows = TrainingWindows(data.recordings, read_config(None).data)
     cfg = config("train.precision=64", "train.batch_size=12")
     model = progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1)).double()
     learner = Classifier(model, data.classes, only_head=True)
@@ -198,7 +197,10 @@ def test_the_head_has_its_own_rate_and_the_schedule_of_the_run(tmp_path, monkeyp
 def test_views_are_shown_and_are_new_every_step(kind):
     """Of rows that are all the same, so that their order cannot matter."""
     recordings = [made().recordings[0]] * 16
-    rows, cfg = Rows(recordings, read_config(None).data), config(f"finetune.views={kind}")
+    rows, cfg = (
+        TrainingWindows(recordings, read_config(None).data),
+        config(f"finetune.views={kind}"),
+    )
     shape = progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1)
     learner = Classifier(progmem.PMT(shape), ("slow", "fast"), only_head=False)
     labels = torch.arange(16) % 2

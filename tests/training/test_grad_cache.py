@@ -4,17 +4,16 @@ import pytest
 import torch
 from training_setup import made_recordings, run, small_config, weights
 
-from progmem.data.rows import Rows
+from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.training.grad_cache import backward_in_parts
-from progmem.training.initial_model import model_for
-from progmem.training.pretrain import Learner, PretrainTask
+from progmem.training.pretrain import Learner, PretrainTask, model_for
 from progmem.training.trainer import compute_loss
 
 
 def made_task(*settings, batch=13):
     cfg = small_config(*settings, "train.precision=64", f"train.batch_size={batch}")
-    rows = Rows(made_recordings(), cfg.data)
+    rows = TrainingWindows(made_recordings(), cfg.data)
     torch.manual_seed(0)
     learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
     rows.set_statistics(learner.model.stats)

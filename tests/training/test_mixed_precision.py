@@ -7,9 +7,9 @@ from torch.func import functional_call
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.model.pmt import PMT
-from progmem.training import mixed_precision
+from progmem.training import distributed
 from progmem.training.classifier import Classifier
-from progmem.training.mixed_precision import call_with_cast_weights, cast_weights
+from progmem.training.distributed import call_with_cast_weights, cast_weights
 
 
 def test_weights_cast_once_give_the_values_and_gradients_of_weights_cast_at_every_use():
@@ -34,9 +34,7 @@ def test_a_classifier_casts_its_weights_once_and_only_under_autocast(kind, monke
     classifier = Classifier(encoder, ("a", "b"), only_head=False)
     torch.nn.init.normal_(classifier.head.weight)
     calls = []
-    monkeypatch.setattr(
-        mixed_precision, "cast_weights", lambda *a: calls.append(a) or cast_weights(*a)
-    )
+    monkeypatch.setattr(distributed, "cast_weights", lambda *a: calls.append(a) or cast_weights(*a))
     x, lengths = torch.randn(4, 60, 2), torch.full((4,), 60)
     exact = gradients(classifier, classifier(x, None, lengths)[0][:, 0].sum())
     assert not calls

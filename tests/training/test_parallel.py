@@ -11,7 +11,7 @@ from training_setup import made_recordings, small_config
 from two_processes import BATCH, STEPS, SUBSETS, gradients, train_on_labels
 
 import progmem
-from progmem.data.rows import Rows
+from progmem.data.windows import TrainingWindows
 from progmem.training.classifier import Classifier
 from progmem.training.distributed import split_rows
 from progmem.training.pretrain import pretrain
@@ -52,7 +52,7 @@ def test_two_processes_equal_one(tmp_path):
 
 
 def test_the_compared_batches_are_one_whole_and_one_ragged():
-    rows = Rows(made_recordings(), small_config().data)
+    rows = TrainingWindows(made_recordings(), small_config().data)
     sizes = [len(batch_rows(len(rows), BATCH, 0, number)) for number in STEPS]
     assert sizes[0] == BATCH and sizes[1] < BATCH
 

@@ -19,7 +19,7 @@ from training_setup import (
 )
 
 import progmem
-from progmem.data.recordings import Recording
+from progmem.data.reader import Recording
 from progmem.errors import ConfigError, InputError
 from progmem.training.pretrain import pretrain
 

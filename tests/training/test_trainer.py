@@ -13,15 +13,14 @@ from finetune_setup import config, made
 from training_setup import made_recordings, run, small_config
 
 import progmem
-from progmem.data.rows import Rows
+from progmem.data.windows import TrainingWindows
 from progmem.errors import TrainingError
 from progmem.ops import cuda_graphs
 from progmem.series import ChannelStats
 from progmem.training import finetune, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.distributed import make_fabric
-from progmem.training.initial_model import initial_model, model_for
-from progmem.training.pretrain import Learner
+from progmem.training.pretrain import Learner, initial_model, model_for
 from progmem.training.trainer import freeze_unreached, learning_rate, parameter_groups
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -171,7 +170,7 @@ def replays(monkeypatch):
 def small_trainer(*, replayed):
     cfg = small_config("train.precision=64", "train.batch_size=13")
     *short, long = made_recordings()
-    rows = Rows([*short, long._replace(values=long.values[:60])], cfg.data)
+    rows = TrainingWindows([*short, long._replace(values=long.values[:60])], cfg.data)
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     model = initial_model(model_for(rows, cfg), stats, 0)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
-from progmem.model.batches import blank_encoding, encode_rows, evaluating, moments_for, write
-from progmem.model.geometry import count_tokens, token_spans
+from progmem.geometry import count_tokens, token_spans
+from progmem.model.encode import blank_encoding, encode_rows, evaluating, moments_for, write
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
-from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
+from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
 from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
 
 

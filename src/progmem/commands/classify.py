@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from progmem.commands.pair import Pair, Say
-from progmem.data.label_files import labels_for
-from progmem.data.labels import Amount
-from progmem.data.recordings import Recording, check_order, columns_of
-from progmem.data.registry import load_labelled
+from progmem.config import Amount
+from progmem.data.datasets import load_labelled
+from progmem.data.labels import labels_for
+from progmem.data.reader import Recording, check_order, columns_of
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
 from progmem.model.pmt import PMT

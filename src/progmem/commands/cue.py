@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from progmem.commands.pair import Pair, Say
-from progmem.data.registry import load_labelled
+from progmem.data.datasets import load_labelled
 from progmem.files import check_result_file
-from progmem.probes.retention import SEEDS, probe_cue
-from progmem.report.cue_table import cue_table
+from progmem.probes.cue import SEEDS, probe_cue
+from progmem.report.tables import cue_table
 from progmem.training.run_folder import check_unseen
 
 

@@ -6,19 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from progmem.commands.pair import Pair, Say
-from progmem.data import registry
-from progmem.data.csv_files import read_csv
+from progmem.data import datasets
 from progmem.data.dates import COVARIATES, by_date
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
-from progmem.data.recordings import Recording, has_calendar
+from progmem.data.reader import Recording, has_calendar, read_csv
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
 from progmem.forecaster import Forecaster
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
-from progmem.probes.forecast import probe_forecast, samples
-from progmem.probes.sliding import PADDING
+from progmem.probes.forecast import PADDING, probe_forecast, samples
 from progmem.report.tables import forecast_table
 from progmem.training.run_folder import check_columns, columns_before, run_of
 
@@ -119,7 +117,7 @@ def read_table(source: str, data_dir: Path | None) -> "pd.DataFrame":
     import pandas as pd
 
     if source in VARIANTS:
-        series = registry.load(VARIANTS[source].file, data_dir)
+        series = datasets.load(VARIANTS[source].file, data_dir)
         assert isinstance(series, DatedSeries)
         table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
         return table if VARIANTS[source].form != "target" else table[[series.target]]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from progmem.model.saving import gpu_or_cpu, load
-from progmem.probes.untrained import untrained_twin
+from progmem.probes.classify import untrained_twin
 from progmem.report import record
 from progmem.training.run_folder import read_settings, read_source, run_of
 

@@ -1,6 +1,6 @@
 """Data in: the paper's sets by name, a user's arrays, tables and files."""
 
-from progmem.data.collection import as_collection
-from progmem.data.registry import load
+from progmem.data.datasets import load
+from progmem.data.tables import as_collection
 
 __all__ = ["as_collection", "load"]

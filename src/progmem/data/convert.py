@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from progmem.data import registry
+from progmem.data import datasets
 from progmem.data.converters import CONVERTERS, Converter
 from progmem.data.converters.archive import Archive, open_archive
-from progmem.data.inventory import check_line
-from progmem.data.registry import VARIABLE, folder_of
+from progmem.data.datasets import VARIABLE, check_line, folder_of
 from progmem.errors import InputError
 from progmem.files import write_file
 
@@ -55,7 +54,7 @@ def convert(
     folder.mkdir(parents=True, exist_ok=True)
     write_file(path, _packed(found))
     lines = [f"{name}: {_describe(found)}, written to {path}"]
-    if name not in registry.FILES:
+    if name not in datasets.FILES:
         return [*lines, f"{name:26}none of the paper's sets: nothing to compare it with"], True
     line, good = check_line(name, folder)
     return [*lines, line], good

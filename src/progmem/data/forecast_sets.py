@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from progmem.data.datasets import load
 from progmem.data.dates import COVARIATES, time_covariates
-from progmem.data.recordings import Recording
-from progmem.data.registry import load
+from progmem.data.reader import Recording
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 

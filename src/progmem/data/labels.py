@@ -1,16 +1,23 @@
-"""Labels of series: which there are, and which of them are drawn, the same for every encoder.
+"""Labels of series: read from files, drawn for few-label training, and put to their series.
 
-Shapes: B series.
+Which labels are drawn is the same for every encoder.
+
+Shapes: B, R series, L samples, C channels.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from progmem.config import Amount, parse_amount
+from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
+from progmem.data.reader import Recording, read_csv, read_recordings
+from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
-
-Amount = int | float
 
 
 def draw_labels(
@@ -32,17 +39,6 @@ def draw_labels(
             raise InputError(f"class {name} has {len(rows)} series, {count} labels were asked")
         chosen.append(rows[:count])
     return np.concatenate(chosen)
-
-
-def parse_amount(text: str) -> Amount:
-    """``"5%"`` is a share of each class, ``"10"`` a number a class."""
-    try:
-        amount = float(text[:-1]) / 100 if text.endswith("%") else int(text)
-    except ValueError:
-        amount = 0
-    if not amount > 0 or (text.endswith("%") and amount > 1):
-        raise InputError(f"labels must be a share such as 5% or a number a class, got {text!r}")
-    return amount
 
 
 def amount_name(amount: Amount) -> str:
@@ -96,3 +92,155 @@ def _missing(label: Any) -> bool:
     import pandas as pd
 
     return label is None or label is pd.NA or label != label or label == ""
+
+
+def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
+    """The label of each recording of ``x``: by name where ``y`` has names, else in order."""
+    labels, names = read_labels(y)
+    if names is not None:
+        strangers = sorted(set(names) - {r.name for r in recordings})
+        if strangers:
+            there = ", ".join(r.name for r in recordings[:3])
+            raise InputError(f"{y} names {strangers[0]!r}, which is not in {x}: {there}, …")
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
+        if twice:
+            raise InputError(f"{y} names {twice[0]!r} more than once")
+        known = dict(zip(names, labels, strict=True))
+        return np.array([str(known.get(r.name, "")) for r in recordings])
+    if x.is_dir():
+        first = ", ".join(r.name for r in recordings[:3])
+        raise InputError(
+            f"which label belongs to which file of {x}? Give {y} as a .csv with the columns series "
+            f"and label; series are {first}, …"
+        )
+    if len(recordings) != len(labels):
+        hint = ""
+        if len(recordings) == 1 and len(recordings[0].values) == len(labels):
+            shape = recordings[0].values.shape
+            hint = f"; an array {shape} is one recording (time, channels), more are 3-D"
+        raise InputError(
+            f"{y} has {len(labels)} labels, {x} holds {len(recordings)} series; "
+            f"give one label a series{hint}"
+        )
+    return labels
+
+
+def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
+    """Labels from a .npy vector, or from a .csv file's column ``label``, with its ``series``."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        if path.suffix == ".npy":
+            labels = np.asarray(np.load(path, allow_pickle=False))
+            if labels.ndim != 1:
+                raise InputError(f"{path} must hold one label a series, got shape {labels.shape}")
+            return labels, None
+        if path.suffix == ".csv":
+            # as text: 001 is not 1, and NA may be a class; only an empty cell is no label
+            table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
+            if "label" not in table.columns:
+                there = ", ".join(map(str, table.columns))
+                raise InputError(f"{path} has no column 'label'; it has {there}")
+            names = list(table["series"]) if "series" in table.columns else None
+            return np.array(table["label"].fillna(""), dtype=str), names
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    raise InputError(f"{path} must end in .npy or .csv")
+
+
+class Labelled(NamedTuple):
+    """Training series and test series; a label is the number of its class."""
+
+    recordings: Sequence[Recording]
+    y: np.ndarray  # (R,)
+    classes: tuple[str, ...]
+    test: Sequence[np.ndarray] = ()  # each (L, C)
+    test_y: np.ndarray = np.empty(0, dtype=np.int64)
+    noted: Mapping[str, str] = MappingProxyType({})  # name and split, where there are some
+
+    @classmethod
+    def of_set(cls, data: LabelledSet) -> "Labelled":
+        return cls(
+            data.training_recordings(), data.y_train, data.classes,
+            list(data.X_test.transpose(0, 2, 1)), data.y_test,
+            {"name": data.name, "split": data.split},
+        )  # fmt: skip
+
+    def everything(self) -> list[Recording]:
+        """Training series, then test series."""
+        tests = (Recording(f"test series {i}", values) for i, values in enumerate(self.test))
+        return [*self.recordings, *tests]
+
+
+class Parts(NamedTuple):
+    """Which of the training series are for what."""
+
+    known: np.ndarray  # all but those held out: they tell the channels' statistics
+    learnt: np.ndarray  # those of them whose labels are learnt from
+    held_out: np.ndarray  # those that are scored in place of a test
+
+
+def open_labelled(
+    source: str | Path,
+    y: Path | None,
+    data_dir: Path | None,
+    split: str,
+    *,
+    covariates: bool = True,
+) -> Labelled:
+    """A data set by name with its split, or own series with the file of their labels."""
+    if str(source) in FILES:
+        if y is not None and str(source) in LABELLED:
+            raise InputError(f"--y is for own series; {source} has labels of its own")
+        return Labelled.of_set(load_labelled(str(source), data_dir, split=split))
+    path = Path(source)
+    if not path.exists() and not path.suffix:
+        try:
+            check_name(str(source), data_dir)
+        except InputError as error:
+            raise InputError(f"there is no file or folder {path}; {error}") from error
+    recordings = read_recordings(path, covariates=covariates)
+    if y is None:
+        raise InputError(f"{path} has no labels; give them with --y, or a data set's name")
+    if split != "official":
+        raise InputError(f"split is for data sets by name; {path} is trained on whole")
+    there, labels = known_labels(labels_for(recordings, path, y))
+    check_labels(labels, len(labels))
+    classes, numbers = np.unique(labels, return_inverse=True)
+    chosen = [r for r, known in zip(recordings, there, strict=True) if known]
+    return Labelled(chosen, numbers, tuple(map(str, classes)), noted={"name": path.name})
+
+
+def choose_parts(data: Labelled, *, labels: str, label_seed: int, validation: float) -> Parts:
+    """Rows held out by recording, or by class where every series is its own; then the labels."""
+    check_labels(data.y, len(data.recordings))
+    rows = np.arange(len(data.y))
+    held = np.zeros(len(rows), dtype=bool)
+    if validation:
+        held[_hold_out(data, validation, label_seed)] = True
+    known = rows[~held]
+    lost = np.setdiff1d(data.y, data.y[known])
+    if len(lost):
+        name, count = data.classes[lost[0]], int((data.y == lost[0]).sum())
+        raise InputError(
+            f"with {validation:g} of the rows held out none of class {name}, which has {count}, is "
+            "left to learn from; "
+            + ("leave the class out" if count == 1 else "set a smaller finetune.validation")
+        )
+    learnt = known
+    if labels != "all":
+        drawn = draw_labels(data.y[known], parse_amount(labels), label_seed, classes=data.classes)
+        learnt = known[drawn]
+    return Parts(known, learnt, rows[held])
+
+
+def _hold_out(data: Labelled, share: float, seed: int) -> np.ndarray:
+    if any(recording.origin is None for recording in data.recordings):
+        return draw_labels(data.y, share, seed)
+    origins = np.array([str(recording.origin) for recording in data.recordings])
+    names, number, count = np.unique(origins, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(names))
+    enough = int(np.searchsorted(np.cumsum(count[order]), share * len(origins))) + 1
+    return np.flatnonzero(np.isin(number, order[:enough]))

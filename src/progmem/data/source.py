@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
 from progmem.data.forecast_sets import VARIANTS, forecast_set
-from progmem.data.recordings import Recording, read_recordings, without_covariates
-from progmem.data.registry import FILES, LABELLED, check_name, load_labelled
+from progmem.data.reader import Recording, read_recordings, without_covariates
 from progmem.errors import InputError
 
 

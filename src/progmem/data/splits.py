@@ -97,7 +97,10 @@ def _fifth_of_recordings(recording: np.ndarray, which: int) -> np.ndarray:
     return np.concatenate(chosen)
 
 
-COMMON: dict[str, Callable[[Arrays], Rows]] = {"official": official, "validation": validation}
+COMMON: dict[str, Callable[[Arrays], Rows]] = {
+    "official": official,
+    "validation": validation,
+}
 OWN: dict[str, dict[str, Callable[[Arrays], Rows]]] = {
     "HAR": {"validation": har_validation, "tstcc_validation": har_tstcc},
     "Epilepsy": {

@@ -1,13 +1,18 @@
-"""Cases out of pandas tables, wide or long.
+"""Whatever holds a user's series, as cases of (channels, time): arrays, lists, tables, files.
 
-Shapes: R cases, C channels, L samples.
+Shapes: R cases, C channels, L samples. NaN is missing.
 """
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from progmem.data.reader import layout, read_csv
 from progmem.errors import InputError
+from progmem.series import as_array
 
 
 class Columns(NamedTuple):
@@ -111,3 +116,136 @@ def _numbers(table: Any) -> np.ndarray:
     if bad:
         raise InputError(f"values must be real numbers; column {', '.join(bad[:5])} is not")
     return table.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+AEON_FILES = {
+    ".ts": "load_from_ts_file",
+    ".tsv": "load_from_tsv_file",
+    ".arff": "load_from_arff_file",
+}
+ARRAY_FORM = "(cases, channels, time), or (cases, time) for one channel"
+
+
+class Collection(NamedTuple):
+    """Series, and the label of each where the source has them."""
+
+    x: Any  # (R, C, L) array, or a list of R (C, L_i) where the lengths differ
+    y: np.ndarray | None  # (R,)
+
+
+def as_collection(
+    source: Any,
+    *,
+    case: str | None = None,
+    time: str | None = None,
+    channel: str | None = None,
+    value: str | None = None,
+    label: str | None = None,
+) -> Collection:
+    """Series from an array, a list, a pandas table, a tensor or a file.
+
+    Args:
+        source: numpy or torch (cases, channels, time) or (cases, time); a list of (channels, time)
+            or (time,) of any lengths, or of tables with a column a channel; a DataFrame; a path to
+            .npy, .csv or .parquet (read as an array or a DataFrame), .ts, .tsv or .arff (read by
+            aeon).
+        case: the column that tells the cases of a long table apart, one row a sample. Without it a
+            table is wide: one row a case, one column a sample.
+        time: the column a case's rows are ordered by, numbers or dates (as text: year first);
+            without it they are in order.
+        channel: in a table of one row per case, time and channel: the column that names the
+            channel, with ``value`` that of the values. Otherwise all other columns are channels.
+        label: the column of the labels.
+
+    A table whose index has two levels is long by them: case, then time.
+    """
+    columns = Columns(case, time, channel, value, label)
+    if isinstance(source, str | Path):
+        return _read(Path(source), columns)
+    if hasattr(source, "columns") and hasattr(source, "iloc"):
+        return _from_list(*split_table(source, columns))
+    columns.refuse(type(source).__name__)
+    if isinstance(source, list | tuple):
+        return _from_list(source, None)
+    array = _as_numpy(source, "X")
+    if array.ndim not in (2, 3):
+        raise InputError(f"X must be {ARRAY_FORM}, got shape {array.shape}")
+    return _collection(array if array.ndim == 3 else array[:, None], None)
+
+
+def _from_list(series: Any, y: np.ndarray | None) -> Collection:
+    cases = []
+    for i, one in enumerate(series):
+        array = _as_numpy(one, f"case {i}")
+        if hasattr(one, "columns"):
+            array = array.T  # a table has a column a channel
+        if array.ndim not in (1, 2):
+            raise InputError(f"case {i} must be (channels, time), got shape {array.shape}")
+        cases.append(np.atleast_2d(array))
+        if len(cases[i]) != len(cases[0]):
+            raise InputError(
+                f"cases must have the same channels: case 0 has {len(cases[0])}, "
+                f"case {i} has {len(cases[i])}; a case is (channels, time)"
+            )
+    return _collection(_stacked(cases), y)
+
+
+def _read(path: Path, columns: Columns) -> Collection:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        if path.suffix in AEON_FILES:
+            columns.refuse(f"a {path.suffix} file")
+            return _read_with_aeon(path)
+        if path.suffix == ".npy":
+            return as_collection(np.load(path, allow_pickle=False), **columns._asdict())
+        if path.suffix in (".csv", ".parquet"):
+            if path.suffix == ".csv":
+                table = read_csv(path, header=0 if layout(path, wide=True).named else None)
+            else:
+                import pandas as pd
+
+                table = pd.read_parquet(path, engine="pyarrow")
+            return _from_list(*split_table(table, columns))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except ImportError as error:
+        raise InputError(f"{path} needs pyarrow: pip install 'progmem[data]'") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    suffixes = ", ".join([".npy", ".csv", ".parquet", *AEON_FILES])
+    raise InputError(f"{path} must end in one of {suffixes}")
+
+
+def _read_with_aeon(path: Path) -> Collection:
+    try:
+        import aeon.datasets as readers
+    except ImportError as error:
+        raise InputError(f"{path.suffix} files need aeon: pip install 'progmem[data]'") from error
+    found: Any = getattr(readers, AEON_FILES[path.suffix])(str(path))
+    x, y = found if isinstance(found, tuple) else (found, None)
+    return _from_list(list(x), np.asarray(y) if y is not None and len(y) else None)
+
+
+def _as_numpy(source: Any, name: str) -> np.ndarray:
+    array = as_array(source, name)
+    if isinstance(array, Tensor):
+        array = array.detach().cpu()
+        array = np.asarray(array.float() if array.dtype == torch.bfloat16 else array)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    return array
+
+
+def _stacked(cases: list[np.ndarray]) -> Any:
+    return np.stack(cases) if len({one.shape for one in cases}) == 1 else cases
+
+
+def _collection(x: Any, y: np.ndarray | None) -> Collection:
+    """What all sources end in; one without values is refused."""
+    if not len(x):
+        raise InputError("there are no series; give at least one")
+    for i, one in enumerate(x):
+        if not one.size:
+            raise InputError(f"case {i} has no values, got shape {one.shape}")
+    return Collection(x, y)

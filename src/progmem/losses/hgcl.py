@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
+from progmem.geometry import unfold_windows
 from progmem.losses.pairs import Match, cut, in_pieces
-from progmem.model.geometry import unfold_windows
 from progmem.ops.sampled_contrast import Bank, repulsion
 
 

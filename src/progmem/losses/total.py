@@ -13,13 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.config import ModelConfig
+from progmem.config import LossConfig, ModelConfig
 from progmem.losses.hgcl import Level, token_level, window_level, window_means
 from progmem.losses.icl import icl_loss
 from progmem.losses.pairs import Match, draw_negatives, match
 from progmem.losses.pcl import pcl_loss
 from progmem.ops.sampled_contrast import Bank, Negatives
-from progmem.settings import LossConfig
 
 
 class Group(Protocol):

@@ -5,10 +5,9 @@ Letters: K tokens, N windows, W window, O copies, n slots, D width, C channels.
 
 import torch
 
-from progmem.config import ModelConfig
+from progmem.config import ModelConfig, is_whole
 from progmem.errors import ConfigError
-from progmem.fields import is_whole
-from progmem.model.geometry import count_tokens, count_windows, covered
+from progmem.geometry import count_tokens, count_windows, covered
 from progmem.model.pmt import PMT
 
 

@@ -14,12 +14,7 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
-from progmem.model import saving
-from progmem.model.batches import blank_encoding, encode_rows, evaluating, moments_for, write
-from progmem.model.block import PMABlock
-from progmem.model.chunks import encode_in_chunks
-from progmem.model.encoder import NeighbourhoodEncoder
-from progmem.model.geometry import (
+from progmem.geometry import (
     count_tokens,
     count_windows,
     covered,
@@ -27,6 +22,17 @@ from progmem.model.geometry import (
     token_spans,
     window_spans,
 )
+from progmem.model import saving
+from progmem.model.block import PMABlock
+from progmem.model.encode import (
+    blank_encoding,
+    encode_in_chunks,
+    encode_rows,
+    evaluating,
+    moments_for,
+    write,
+)
+from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops import cuda_graphs
 from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.ops import with_fused
-from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
+from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
 
 
 class Keys(NamedTuple):

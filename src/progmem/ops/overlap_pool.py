@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.model.geometry import align_copies
+from progmem.geometry import align_copies
 from progmem.ops import with_fused
 from progmem.ops.layers import linear, linear_gelu
 

@@ -28,15 +28,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
-from progmem.model.geometry import Layout, unfold_windows
+from progmem.geometry import Layout, unfold_windows
 from progmem.ops import compute_dtype, with_fused
-from progmem.ops.attention import attend, merge_heads, rotate, rotation, split_heads
 from progmem.ops.layers import (
     FeedForwardWeights,
     NormWeights,
+    attend,
     attention_output,
     gated_mix,
     layer_norm,
+    merge_heads,
+    rotate,
+    rotation,
+    split_heads,
 )
 
 EPS = torch.nn.LayerNorm(1).eps  # of every norm of a step

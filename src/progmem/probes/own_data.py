@@ -19,7 +19,7 @@ from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
 from progmem.model.saving import weights_sha256
 from progmem.pooling import POOLINGS, check_observed, pool
-from progmem.probes.svm import FOLDS, HEADS, Machine, fit_svm
+from progmem.probes.classify import FOLDS, HEADS, Machine, fit_svm
 
 
 class Prediction(NamedTuple):

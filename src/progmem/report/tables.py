@@ -1,7 +1,7 @@
 """Tables from the files of results/: what was measured, with the paper's figures beside it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,20 @@ import numpy as np
 
 from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
-from progmem.report.cue_table import cue_table
-from progmem.report.finetune_table import finetune_table
-from progmem.report.markdown import markdown, mean_and_sd
-from progmem.report.paper import CLASSIFICATION, FORECASTING
+from progmem.report.paper import CLASSIFICATION, CUE, FORECASTING, SUPERVISED
 from progmem.report.record import RESULTS
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = ["| " + " | ".join(cells) + " |" for cells in (header, *lines)]
+    return "\n".join([rows[0], "|" + "---|" * len(header), *rows[1:]])
+
+
+def mean_and_sd(values: np.ndarray, digits: int) -> str:
+    """Of one value only itself."""
+    sd = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{sd}"
+
 
 Result = dict[str, Any]
 ByHorizon = dict[str, tuple[float, float]]  # MSE, MAE
@@ -114,6 +123,125 @@ def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
         100 * np.concatenate([scores[key] for scores in found]) for key in ("accuracy", "macro_f1")
     )
     return f"{mean_and_sd(accuracy, 1)} / {macro.mean():.1f}"
+
+
+CUE_HEADER = ["model", "weights", "AUC", "top-1", "macro-F1"]
+PAPERS_ROWS = ("FordA", "official")
+
+
+def cue_table(results: list[Result]) -> str:
+    """Mean ± sd over training seeds and draws of the cue; then AUC gap by gap and the controls.
+
+    Files whose settings differ in the seed alone are one line.
+    """
+    alike: dict[str, list[Result]] = {}
+    for result in results:
+        alike.setdefault(_cue_settings(result), []).append(result)
+    first = results[0]["rows"][0]["scores"]
+    gaps = [name for name in first if name.startswith("gap ")]
+    lines = []
+    for same in alike.values():
+        for encoder in dict.fromkeys(row["encoder"] for result in same for row in result["rows"]):
+            rows = [r for result in same for r in result["rows"] if r["encoder"] == encoder]
+            headline = [_cue_cell(rows, "mixed", key) for key in ("auc", "top1", "macro_f1")]
+            by_gap = [_mean_auc(rows, [gap]) for gap in gaps]
+            left_out = _mean_auc(rows, [f"without {gap}" for gap in gaps])
+            nothing = _mean_auc(rows, ["shuffled labels"])
+            row = rows[0]
+            where = row["set"] if row["split"] == "official" else f"{row['set']} ({row['split']})"
+            name = f"{where}: {_describe_cue(same[0])}"
+            lines.append([name, encoder, *headline, *by_gap, left_out, nothing])
+    rows = [row for result in results for row in result["rows"]]
+    if any((row["set"], row["split"]) == PAPERS_ROWS for row in rows):
+        for name, figures in CUE.items():
+            rest = ["-"] * (len(gaps) + 2)
+            lines.append([f"paper's {name}", "trained", *(f"{v:.3f}" for v in figures), *rest])
+    header = [*CUE_HEADER, *gaps, "gap left out", "shuffled labels"]
+    return markdown(header, lines)
+
+
+def _cue_settings(result: Result) -> str:
+    """All settings but the seed, as one text."""
+    config = json.loads(json.dumps(result["config"]))
+    config["run"].get("train", {}).pop("seed", None)
+    sets = [(row["set"], row["split"]) for row in result["rows"]]
+    return json.dumps([config, sets], sort_keys=True)
+
+
+def _describe_cue(result: Result) -> str:
+    """What tells the models of this experiment apart."""
+    model, run = result["config"]["model"], result["config"]["run"]
+    windows = "S = W" if model["stride"] == model["window"] else "S < W"
+    weight = f", λ_PCL {run['loss']['pcl']:g}" if "loss" in run else ""
+    return f"{model['size']}, {windows}, read-out {model['readout']}{weight}"
+
+
+def _cue_cell(rows: list[Result], name: str, key: str) -> str:
+    return mean_and_sd(np.concatenate([row["scores"][name][key] for row in rows]), 3)
+
+
+def _mean_auc(rows: list[Result], names: list[str]) -> str:
+    return f"{np.mean([row['scores'][name]['auc'] for row in rows for name in names]):.3f}"
+
+
+FINETUNE_HEADER = [
+    "set",
+    "labels",
+    "encoder",
+    "start",
+    "trained",
+    "scored",
+    "runs",
+    "accuracy / macro-F1",
+]
+
+
+def finetune_table(results: list[Result]) -> str:
+    """Accuracy / macro-F1 in %, mean ± sd of the accuracy over seeds and draws of labels.
+
+    Files whose settings differ in seeds alone are one line. The paper's figures stand beside those
+    they are comparable with: trained from scratch on all labels, official test rows.
+    """
+    alike: dict[str, list[Result]] = {}
+    for result in results:
+        alike.setdefault(_finetune_settings(result), []).append(result["rows"][0])
+    lines = []
+    for rows in alike.values():
+        row = rows[0]
+        name = row["set"] if row["split"] == "official" else f"{row['set']} ({row['split']})"
+        facts = [row[key] for key in ("labels", "encoder", "start", "trained", "scored")]
+        lines.append([name, *facts, str(len(rows)), _finetune_scores(rows), _papers_accuracy(row)])
+    return markdown([*FINETUNE_HEADER, "paper's"], lines)
+
+
+def _finetune_settings(result: Result) -> str:
+    """All settings but the seeds, as one text."""
+    kept = json.loads(json.dumps([result["config"], result["pretraining"], result["rows"][0]]))
+    config, pretraining, row = kept
+    config["train"].pop("seed"), config["finetune"].pop("label_seed")
+    if pretraining and pretraining["settings"]:  # none: not a run's model
+        pretraining["settings"]["train"].pop("seed")
+    row.pop("scores", None)
+    return json.dumps(kept, sort_keys=True)
+
+
+def _finetune_scores(rows: list[Result]) -> str:
+    found = [row["scores"] for row in rows if "scores" in row]
+    if not found:
+        return "-"
+    accuracy, macro = (
+        100 * np.array([scores[key] for scores in found]) for key in ("accuracy", "macro_f1")
+    )
+    return f"{mean_and_sd(accuracy, 1)} / {macro.mean():.1f}"
+
+
+def _papers_accuracy(row: Result) -> str:
+    wanted = {"labels": "all", "start": "scratch", "trained": "network", "scored": "test",
+              "split": "official"}  # fmt: skip
+    printed = SUPERVISED.get(row["encoder"], {}).get(row["set"])
+    if printed is None or any(row[key] != value for key, value in wanted.items()):
+        return "-"
+    return "{:.1f} / {:.1f}".format(*printed)
 
 
 TABLES: dict[str, Callable[..., str]] = {  # what the commands measure

@@ -16,7 +16,7 @@ from progmem.errors import ArtifactError, ModelFolderError
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed, pool
-from progmem.training.mixed_precision import call_with_cast_weights
+from progmem.training.distributed import call_with_cast_weights
 
 FILE = "head.safetensors"
 

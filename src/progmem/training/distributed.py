@@ -1,6 +1,7 @@
 """Where a run trains: its device, its precision, its processes and how they share a batch.
 
-The losses see the processes as a `progmem.losses.total.Group`.
+The losses see the processes as a `progmem.losses.total.Group`. Under autocast weights are cast once
+a step; autocast by itself would cast one again at every use.
 """
 
 import os
@@ -9,12 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
+from progmem.config import RunConfig
 from progmem.errors import ConfigError
 from progmem.losses.total import Group
 from progmem.model.saving import gpu_or_cpu
-from progmem.settings import RunConfig
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-true"}
 
@@ -125,3 +127,48 @@ class _Gather(torch.autograd.Function):
         grad = grad.contiguous().clone()
         dist.all_reduce(grad)
         return grad[ctx.own], None
+
+
+def call_with_cast_weights(module: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``module(x, ...)``; under autocast on weights that were all cast beforehand."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or torch.compiler.is_compiling():
+        return module(x, *args, **kwargs)
+    weights = cast_weights(module, torch.get_autocast_dtype(kind))
+    return functional_call(module, weights, (x, *args), kwargs)
+
+
+def cast_weights(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The parameters of ``module`` by name, the matrices of its linear maps in ``dtype``.
+
+    Gradients reach the module's own parameters. Both ways all are cast by one operation.
+    """
+    named = {
+        f"{name}.weight".removeprefix("."): part.weight
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Linear)
+    }
+    cast: tuple[Tensor, ...] = _Cast.apply(dtype, *named.values())  # type: ignore[no-untyped-call]
+    return dict(module.named_parameters()) | dict(zip(named, cast, strict=True))
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.dtypes = [weight.dtype for weight in weights]
+        return _copies(weights, [dtype] * len(weights))
+
+    @staticmethod
+    def backward(ctx: Any, *back: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = [i for i, gradient in enumerate(back) if gradient is not None]
+        found = _copies([g for g in back if g is not None], [ctx.dtypes[i] for i in there])
+        known = dict(zip(there, found, strict=True))
+        return None, *(known.get(i) for i in range(len(back)))
+
+
+def _copies(tensors: Any, dtypes: list[torch.dtype]) -> tuple[Tensor, ...]:
+    made = [torch.empty_like(t, dtype=d) for t, d in zip(tensors, dtypes, strict=True)]
+    if made:
+        torch._foreach_copy_(made, list(tensors))
+    return tuple(made)

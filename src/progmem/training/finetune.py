@@ -18,22 +18,22 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from progmem.baselines.vanilla import VanillaTransformer
-from progmem.data.labelled import Labelled, Parts, choose_parts, open_labelled
-from progmem.data.rows import Rows, check_finite, fetch_from
+from progmem.config import FinetuneConfig, finetune_config
+from progmem.data.labels import Labelled, Parts, choose_parts, open_labelled
+from progmem.data.windows import TrainingWindows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
-from progmem.finetune_settings import FinetuneConfig, finetune_config
 from progmem.losses.total import Group
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
 from progmem.report import record
-from progmem.report.finetune_table import finetune_table
+from progmem.report.tables import finetune_table
 from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
 from progmem.training.classifier import Classifier
 from progmem.training.distributed import make_fabric, split_batch
-from progmem.training.initial_model import initial_model, model_for
+from progmem.training.pretrain import initial_model, model_for
 from progmem.training.trainer import Say, build_trainer, parameter_groups, to_device
 from progmem.views import draw_view, make_view
 
@@ -84,7 +84,7 @@ def finetune(
         data, labels=options.labels, label_seed=options.label_seed, validation=options.validation
     )
     known, learnt = (
-        Rows([data.recordings[i] for i in rows], cfg.run.data)
+        TrainingWindows([data.recordings[i] for i in rows], cfg.run.data)
         for rows in (parts.known, parts.learnt)
     )
     stats = ChannelStats(known.channels)
@@ -129,7 +129,7 @@ def finetune(
 
 def _first_encoder(
     cfg: FinetuneConfig,
-    rows: Rows,
+    rows: TrainingWindows,
     stats: ChannelStats,
     pretrained: Path | None,
     noted: Mapping[str, str],
@@ -169,7 +169,7 @@ def _pretraining(run: Path) -> dict[str, Any]:
 
 def _train(
     fabric: Fabric,
-    rows: Rows,
+    rows: TrainingWindows,
     stats: ChannelStats,
     encoder: PMT | VanillaTransformer,
     data: Labelled,
@@ -223,7 +223,7 @@ class FinetuneTask:
     def __init__(
         self,
         learner: Classifier,
-        rows: Rows,
+        rows: TrainingWindows,
         y: Tensor,
         cfg: FinetuneConfig,
         *,

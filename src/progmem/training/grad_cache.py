@@ -10,7 +10,7 @@ Shapes: b own rows.
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from progmem.losses.total import Embedded
 from progmem.training import randomness
 from progmem.training.distributed import split_rows, world_and_rank
-from progmem.training.task import Task
+
+if TYPE_CHECKING:
+    from progmem.training.trainer import Task
 
 DIFFERENTIABLE = ("sequence", "memory", "tokens")  # fields of Embedded
 Backward = Callable[[Tensor], None]  # takes a loss, adds to the gradients
@@ -26,7 +28,7 @@ Apart = Callable[[], AbstractContextManager[None]]  # a backward pass that is no
 
 
 def backward_in_parts(
-    task: Task,
+    task: "Task",
     learner: nn.Module,
     batch: Any,
     *,
@@ -71,7 +73,7 @@ def backward_in_parts(
 
 
 def _accumulate(
-    task: Task, learner: nn.Module, batch: Any, slices: list[slice], backward: Backward,
+    task: "Task", learner: nn.Module, batch: Any, slices: list[slice], backward: Backward,
     apart: Apart,
 ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
     """The gradients of a loss that is a sum over rows."""

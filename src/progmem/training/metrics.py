@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from progmem.config import TrainConfig
 from progmem.errors import TrainingError
-from progmem.settings import TrainConfig
 
 SHOWN = ("loss", "icl", "pcl", "hgcl", "accuracy")
 COLLAPSED = 1e-3  # feature sd below which a run is warned about

@@ -13,24 +13,66 @@ import torch.nn.functional as F
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
-from progmem.config import ModelConfig
-from progmem.data.recordings import Recording, described
-from progmem.data.rows import Rows, fetch_from
+from progmem.config import LossConfig, ModelConfig, RunConfig
+from progmem.data.reader import Recording, described
 from progmem.data.source import open_source
+from progmem.data.windows import TrainingWindows, fetch_from
+from progmem.errors import ConfigError, InputError
+from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
 from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
-from progmem.model.geometry import count_tokens, count_windows, unfold_windows
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.ops.layers import linear, linear_gelu
 from progmem.series import ChannelStats
-from progmem.settings import LossConfig, RunConfig
 from progmem.training import randomness, run_folder
-from progmem.training.distributed import make_fabric, split_batch
-from progmem.training.initial_model import initial_model, model_for
-from progmem.training.mixed_precision import call_with_cast_weights
+from progmem.training.distributed import call_with_cast_weights, make_fabric, split_batch
 from progmem.training.trainer import Say, Trainer, build_trainer, parameter_groups, to_device
 from progmem.views import View, draw_view, make_view
+
+
+def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
+    """The model's shape: as told, the rest from the rows' median length and channels."""
+    if rows.channels > 1 and int(rows.length.max()) == 1:
+        raise InputError(
+            f"recordings of {rows.channels} channels and one sample each have no course of time: "
+            "arrays are (series, time, channels), are the last two swapped?"
+        )
+    length = int(rows.length.median())
+    given = dict(cfg.model)
+    if given.setdefault("channels", rows.channels) != rows.channels:
+        raise ConfigError(
+            f"model.channels is {given['channels']}, the recordings have {rows.channels}"
+        )
+    channels = given.pop("channels")
+    model_cfg = ModelConfig.for_length(length, channels, **given)
+    shortest = int(rows.length.argmin())
+    if rows.length[shortest] < model_cfg.patch:
+        name = rows.recordings[int(rows.source[shortest])].name
+        raise InputError(
+            f"{name} needs at least {model_cfg.patch} samples, got {int(rows.length[shortest])}; "
+            "leave it out or set a smaller model.patch"
+        )
+    if len(rows) < 2:
+        raise InputError(
+            "training needs at least 2 rows to tell apart, got 1 of shape "
+            f"{tuple(rows.recordings[0].values.shape)}: one recording (time, channels)? "
+            "Several are (series, time, channels); one is cut into rows by a data.longest and "
+            "data.window below its length"
+        )
+    if model_cfg.slots == 0 and cfg.loss.pcl:
+        raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
+    return model_cfg
+
+
+def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
+    """The model a run of this seed begins with: statistics of the channels, nothing learnt yet."""
+    torch.manual_seed(seed)
+    model = PMT(cfg)
+    if cfg.normalise == "channel":
+        model.stats.load_state_dict(stats.state_dict())
+    return model
+
 
 ICL_WIDTH = 128  # of its projections
 
@@ -57,7 +99,7 @@ def pretrain(
         recordings, noted = open_source(source, data_dir, split, covariates=cfg.data.covariates)
     else:
         recordings, noted = source, {}
-    rows = Rows(recordings, cfg.data)
+    rows = TrainingWindows(recordings, cfg.data)
     model_cfg = model_for(rows, cfg)
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
@@ -84,7 +126,7 @@ def pretrain(
 
 def _train(
     fabric: Fabric,
-    rows: Rows,
+    rows: TrainingWindows,
     model_cfg: ModelConfig,
     stats: ChannelStats,
     out: Path,
@@ -110,7 +152,13 @@ def _train(
 
 
 def pretraining(
-    model: PMT, rows: Rows, cfg: RunConfig, fabric: Fabric, *, total: int, record: bool = True
+    model: PMT,
+    rows: TrainingWindows,
+    cfg: RunConfig,
+    fabric: Fabric,
+    *,
+    total: int,
+    record: bool = True,
 ) -> Trainer:
     """The trainer of a run of ``total`` steps without labels."""
     task = PretrainTask(Learner(model, cfg.loss), rows, cfg, total=total, device=fabric.device)
@@ -206,7 +254,13 @@ class PretrainTask:
     compares_rows = True
 
     def __init__(
-        self, learner: Learner, rows: Rows, cfg: RunConfig, *, total: int, device: torch.device
+        self,
+        learner: Learner,
+        rows: TrainingWindows,
+        cfg: RunConfig,
+        *,
+        total: int,
+        device: torch.device,
     ) -> None:
         self.learner = to_device(learner, device, cfg.train)
         self.rows, self.cfg, self.total, self.device = rows, cfg, total, device

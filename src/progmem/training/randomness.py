@@ -5,7 +5,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from progmem.settings import TrainConfig
+from progmem.config import TrainConfig
 
 
 def generator(

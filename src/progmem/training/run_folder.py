@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from progmem.config import ModelConfig
-from progmem.data.recordings import (
+from progmem.config import DataConfig, FinetuneConfig, ModelConfig, RunConfig, run_config
+from progmem.data.reader import (
     Recording,
     check_order,
     columns_of,
@@ -20,8 +20,6 @@ from progmem.data.recordings import (
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
-from progmem.finetune_settings import FinetuneConfig
-from progmem.settings import DataConfig, RunConfig, run_config
 
 
 @contextmanager

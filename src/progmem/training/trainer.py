@@ -1,6 +1,7 @@
 """The trainer: what a training needs, one update of the weights, and the loop over updates.
 
-A `progmem.training.task.Task` says what is trained on what; the rest is the same for every one.
+A `Task` says what is trained on what, pretraining and training on labels are the two; the rest is
+the same for both.
 """
 
 import math
@@ -12,21 +13,48 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from progmem import ops
+from progmem.config import TrainConfig
 from progmem.errors import ConfigError, TrainingError
 from progmem.ops.cuda_graphs import GraphedUpdate
-from progmem.settings import TrainConfig
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process
 from progmem.training.grad_cache import backward_in_parts
 from progmem.training.metrics import MetricsLog, StepMetrics
-from progmem.training.task import Task
+
+
+class Task(Protocol):
+    """What is trained, on which batches, and its loss.
+
+    A batch is a named tuple of tensors and of what never changes; it has a ``size`` (the rows of
+    the global batch), the ``lengths`` of this process' rows, and ``rows(part)`` for some of them.
+    """
+
+    batch_size: int  # rows of a global batch; the last one of an epoch may have fewer
+    compares_rows: bool  # whether the loss of a row depends on other rows of the batch
+
+    @property
+    def learner(self) -> nn.Module:
+        """What is trained, the network with its heads, on its device."""
+
+    def make_batch(self, step: int, *, batch_size: int | None = None) -> Any:
+        """The batch of a step, a function of seed, step and rows alone."""
+
+    def embed(self, learner: nn.Module, batch: Any) -> tuple[Any, Tensor]:
+        """What the loss takes, and sequence vectors; ``learner`` is its own or Fabric's wrapper."""
+
+    def losses(self, batch: Any, embedded: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the own rows to be differentiated; it and its parts over all processes."""
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """What the optimiser is given; a group's rate is ``factor`` times that of the run."""
+
 
 Say = Callable[[str], None]
 M = TypeVar("M", bound=nn.Module)

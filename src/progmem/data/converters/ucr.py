@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from progmem.data.collection import as_collection
 from progmem.data.converters.archive import Archive
+from progmem.data.tables import as_collection
 from progmem.errors import InputError
 
 FORMS = (".tsv", ".txt", ".ts", ".arff")  # in order of preference: the plainest first

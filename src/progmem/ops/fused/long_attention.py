@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from progmem.ops.attention import Rotation, rotation
 from progmem.ops.fused.precompile import kernel
+from progmem.ops.layers import Rotation, rotation
 
 WIDEST = 128  # d; at most 16 first keys
 LONGEST = 2**17  # tokens, as positions of all of them are kept

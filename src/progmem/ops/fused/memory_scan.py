@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.ops.attention import split_heads
 from progmem.ops.fused import linear, norm, scan_rows, short_attention, slot_attention
 from progmem.ops.fused.scan_rows import NormGradient, scan_sums
-from progmem.ops.layers import NormWeights
+from progmem.ops.layers import NormWeights, split_heads
 from progmem.ops.window_attention import EPS, Below, Scanned, ScanWeights
 
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from progmem.ops.attention import Rotation, merge_heads, rotation, split_heads
 from progmem.ops.fused import long_attention, short_attention, window_layout
 from progmem.ops.fused.tiles import apply
+from progmem.ops.layers import Rotation, merge_heads, rotation, split_heads
 from progmem.ops.neighbourhood_attention import band_mask
 
 

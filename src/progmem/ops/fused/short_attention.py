@@ -37,7 +37,7 @@ def attend(
     first: tuple[Tensor, Tensor] | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """`progmem.ops.attention.attend` of series, windows and heads, or of series and heads."""
+    """`progmem.ops.layers.attend` of series, windows and heads, or of series and heads."""
     k, v = k.to(q.dtype), v.to(q.dtype)
     if mask is not None:
         mask = mask.expand(*q.shape[:-3], 1, q.shape[-2], -1).squeeze(-3)

@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
-from progmem.model.geometry import Layout, unfold_windows
-from progmem.ops.attention import Rotation, rotation
+from progmem.geometry import Layout, unfold_windows
 from progmem.ops.fused import (
     long_attention,
     long_scan,
@@ -24,6 +23,7 @@ from progmem.ops.fused import (
     window_layout,
 )
 from progmem.ops.fused.tiles import apply, column_sums
+from progmem.ops.layers import Rotation, rotation
 from progmem.ops.window_attention import Below, ScanWeights, may_see
 
 

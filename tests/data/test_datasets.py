@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from made_sets import DATED, TEST, TRAIN, damaged, made_arrays, one_value_changed, repacked
 
-from progmem.data import registry
-from progmem.data.inventory import check_lines, list_lines
-from progmem.data.registry import load
+from progmem.data import datasets
+from progmem.data.datasets import check_lines, list_lines, load
 from progmem.errors import InputError
 
 
@@ -89,18 +88,18 @@ def test_files_and_names_that_cannot_be_used_are_named(made_sets, prepare, name,
 
 
 def test_a_table_of_other_columns_is_refused_though_its_checksum_is_right(made_sets, monkeypatch):
-    facts = registry.FILES["Electricity"]._replace(columns=("b", "OT"))
-    monkeypatch.setitem(registry.FILES, "Electricity", facts)
+    facts = datasets.FILES["Electricity"]._replace(columns=("b", "OT"))
+    monkeypatch.setitem(datasets.FILES, "Electricity", facts)
     with pytest.raises(InputError, match=r"e.csv.gz must have 10 hourly rows, columns b, OT"):
         load("Electricity", made_sets)
 
 
 @pytest.mark.parametrize("change", [{"columns": 3}, {"target": "b"}, {"rows": 9}])
 def test_a_table_without_a_checksum_is_known_by_its_size_and_target(made_sets, monkeypatch, change):
-    facts = registry.FILES["Electricity"]._replace(columns=2, sha256=None)
-    monkeypatch.setitem(registry.FILES, "Electricity", facts)
+    facts = datasets.FILES["Electricity"]._replace(columns=2, sha256=None)
+    monkeypatch.setitem(datasets.FILES, "Electricity", facts)
     assert load("Electricity", made_sets).columns == ("a", "OT")
-    monkeypatch.setitem(registry.FILES, "Electricity", facts._replace(**change))
+    monkeypatch.setitem(datasets.FILES, "Electricity", facts._replace(**change))
     with pytest.raises(InputError, match=r"e.csv.gz must have .* hourly rows, . columns, . among"):
         load("Electricity", made_sets)
 
@@ -110,9 +109,9 @@ def test_a_set_made_from_its_archive_is_as_good_and_no_third_one_is(made_sets, m
     repacked(made_sets, "HAR", **other)
     with pytest.raises(InputError, match=r"HAR.npz is damaged or another version"):
         load("HAR", made_sets)
-    facts = registry.FILES["HAR"]
-    sha256 = registry.content_sha256(made_arrays("HAR") | other, ("classes", *facts.more))
-    monkeypatch.setitem(registry.FILES, "HAR", facts._replace(converted_sha256=sha256))
+    facts = datasets.FILES["HAR"]
+    sha256 = datasets.content_sha256(made_arrays("HAR") | other, ("classes", *facts.more))
+    monkeypatch.setitem(datasets.FILES, "HAR", facts._replace(converted_sha256=sha256))
     assert load("HAR", made_sets).recording_train[:6].tolist() == [*["0-0"] * 5, "1-0"]
     repacked(made_sets, "HAR")
     assert load("HAR", made_sets).recording_train[5] == "1-1"
@@ -122,9 +121,9 @@ def test_a_set_made_from_its_archive_is_as_good_and_no_third_one_is(made_sets, m
 
 
 def test_what_needs_labels_refuses_a_set_without_them(made_sets):
-    assert registry.load_labelled("HAR", made_sets, split="validation").split == "validation"
+    assert datasets.load_labelled("HAR", made_sets, split="validation").split == "validation"
     with pytest.raises(InputError, match="Electricity has no labels; those that have: HAR, Epi"):
-        registry.load_labelled("Electricity", made_sets)
+        datasets.load_labelled("Electricity", made_sets)
 
 
 def test_the_folder_is_that_of_the_variable_unless_one_is_given(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from progmem.model.encoder import NeighbourhoodEncoder
-from progmem.ops.attention import attend, merge_heads, split_heads
+from progmem.ops.layers import attend, merge_heads, split_heads
 from progmem.ops.neighbourhood_attention import Keys
 
 

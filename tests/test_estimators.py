@@ -24,9 +24,9 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 import progmem
 from progmem import ConfigError, InputError, PMTEncoder
-from progmem.levels import LEVELS
-from progmem.model.batches import consecutive
-from progmem.settings import RunConfig, read_config
+from progmem.config import RunConfig, read_config
+from progmem.estimators import LEVELS
+from progmem.model.encode import consecutive
 from progmem.training import pretrain, trainer
 
 # Where scikit-learn's checks and series part: a table of other columns must be refused there, a
@@ -138,7 +138,7 @@ def test_swapped_axes_are_asked_about():
 
 
 def test_more_cases_than_go_at_once_are_the_same_cases(fitted, monkeypatch):
-    monkeypatch.setattr("progmem.estimator.samples_at_once", lambda like, cfg: 64 * 40 + 1)
+    monkeypatch.setattr("progmem.estimators.samples_at_once", lambda like, cfg: 64 * 40 + 1)
     X = made(150)
     X[140, 1, 7] = 1e300
     with pytest.raises(InputError, match=r"cases 128 to 149: series 12, sample 7, channel 1"):

@@ -1,6 +1,6 @@
-"""The paper's data sets by name: where their files are, whether they are the right ones.
+"""The paper's data sets by name: where their files are, whether they are right, what they hold.
 
-Shapes: R series, L samples, C channels.
+Shapes: R series, L samples, C channels. Arrays are (cases, channels, time), as in aeon and sktime.
 """
 
 import difflib
@@ -264,3 +264,42 @@ def _check_sha256(path: Path, found: str, expected: str) -> None:
             f"{path} is damaged or another version: the sha256 of its content is {found[:12]}…, "
             f"not {expected[:12]}…"
         )
+
+
+def list_lines(data_dir: str | Path | None) -> list[str]:
+    """One line a set: name, what it is, and whether its file is there."""
+    folder = folder_of(data_dir)
+    lines = [f"files are looked for in {folder or f'no folder yet: give --data-dir or {VARIABLE}'}"]
+    for name, file in FILES.items():
+        there = folder is not None and (folder / file.file).is_file()
+        state = "there  " if there else "missing"
+        lines.append(f"{name:26}{state}  {file.file}: {file.describe()}")
+    return lines
+
+
+def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
+    """One line a set after reading it whole, and whether all that are there are right."""
+    folder = folder_of(data_dir)
+    if folder is None:
+        raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}")
+    if not any((folder / file.file).is_file() for file in FILES.values()):
+        raise InputError(f"none of the files is in {folder}")
+    checked = [check_line(name, folder) for name in FILES]
+    return [line for line, _ in checked], all(good for _, good in checked)
+
+
+def check_line(name: str, data_dir: str | Path | None) -> tuple[str, bool]:
+    """What reading a set whole says of it, and whether nothing is wrong with it."""
+    file = FILES[name]
+    try:
+        path = find(name, data_dir)
+    except InputError:
+        return f"{name:26}missing  {file.file}", True
+    try:
+        load(name, data_dir)
+    except InputError as error:
+        return f"{name:26}WRONG    {error}", False
+    checked = f"content sha256 {file.sha256[:12]}…" if file.sha256 else "no checksum is known"
+    return f"{name:26}ok       {path}, {file.describe()}, {checked}", True

@@ -109,13 +109,13 @@ def test_series_too_long_for_one_piece_are_chunked_by_themselves(monkeypatch):
     monkeypatch.setattr("progmem.model.pmt.SAMPLES_AT_ONCE", 100)
     monkeypatch.setattr("progmem.model.pmt.SHORTEST_CHUNK", 30)
     calls = []
-    push = progmem.model.backbone_stream.BackboneStream.push
+    push = progmem.streaming.block_stream.BackboneStream.push
 
     def counted(self, x, observed, *, ended=False):
         calls.append(x.shape[1])
         return push(self, x, observed, ended=ended)
 
-    monkeypatch.setattr("progmem.model.backbone_stream.BackboneStream.push", counted)
+    monkeypatch.setattr("progmem.streaming.block_stream.BackboneStream.push", counted)
     model = make_model(6, 3, 2)
     x = gappy(2, 120)
     z = model.encode(x)

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from progmem import ModelConfig
-from progmem.model import geometry
+from progmem import ModelConfig, geometry
 
 
 def config(window, stride, **settings):

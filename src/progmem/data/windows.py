@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.config import ModelConfig
-from progmem.data.recordings import Recording
+from progmem.config import DataConfig, ModelConfig
+from progmem.data.reader import Recording
 from progmem.errors import InputError
 from progmem.series import ChannelStats, Moments, Series, clean
-from progmem.settings import DataConfig
 
 LARGEST_CACHE = 2**30  # bytes of rows that are kept on the device
 PIECE = 1024  # rows normalised at a time
@@ -31,7 +30,7 @@ class Batch(NamedTuple):
     lengths: Tensor  # (B,)
 
 
-class Rows:
+class TrainingWindows:
     """Where each training row lies.
 
     ``source`` and ``offset`` say where its samples are; ``recording`` and ``start`` say what it is
@@ -118,9 +117,11 @@ class Rows:
 
 
 class DeviceCache:
-    """All rows of a run on the device, as `Rows.fetch` would give them."""
+    """All rows of a run on the device, as `TrainingWindows.fetch` would give them."""
 
-    def __init__(self, rows: Rows, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> None:
+    def __init__(
+        self, rows: TrainingWindows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
+    ) -> None:
         shape = (len(rows), int(rows.length.max()), rows.channels)
         self.length = rows.length
         self.lengths = rows.length.to(like.device)
@@ -140,7 +141,7 @@ class DeviceCache:
 
 
 def fetch_from(
-    rows: Rows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
+    rows: TrainingWindows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
 ) -> Callable[[Tensor], Batch]:
     """A function that gives the rows of a batch: from a cache on the device where they fit."""
     if fits_on_device(rows, like):
@@ -148,7 +149,7 @@ def fetch_from(
     return partial(rows.fetch, cfg=cfg, stats=stats, like=like)
 
 
-def fits_on_device(rows: Rows, like: Tensor) -> bool:
+def fits_on_device(rows: TrainingWindows, like: Tensor) -> bool:
     """Whether all rows may be kept on the device of ``like``, beside what else it has to hold."""
     samples = len(rows) * int(rows.length.max()) * rows.channels
     needed = samples * (like.element_size() + 1)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from progmem.model.stream_state import counters, put_counters, put_tensors, tensors
+from progmem.streaming.state import counters, put_counters, put_tensors, tensors
 
 if TYPE_CHECKING:
-    from progmem.model.stream import Stream
+    from progmem.streaming.stream import Stream
+
 
 Levels = tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor, Tensor]  # Encoding, no spans
 Run = Callable[[], Levels]

@@ -11,7 +11,7 @@ from stream_setup import assert_same, change_weights, cut_up, gappy, join
 from tape import Tape
 
 import progmem
-from progmem.model.steady import MOST, Steady
+from progmem.streaming.graphed_push import MOST, Steady
 
 
 class Recorder:

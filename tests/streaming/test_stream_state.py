@@ -181,7 +181,7 @@ def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
 
 
 def _run_block(model, block, tokens, signal):
-    from progmem.model.geometry import count_windows, lay_out
+    from progmem.geometry import count_windows, lay_out
 
     K = tokens.shape[1]
     layout = lay_out(

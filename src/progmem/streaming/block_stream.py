@@ -1,21 +1,26 @@
-"""One PMA block on a stream: the batch's own functions, on the part of the windows that is new.
+"""Tokenizer and PMA blocks on a stream: the batch's own functions, on the windows that are new.
 
 A token is final once the carry of its newest window is final and that window is known to exist.
 At any time exactly one window, the open one, has its carry but not all of its tokens; its rows
 are made as its tokens come. Everything older is complete, everything newer waits.
 
-Shapes: B series, T tokens held, m new tokens, W window, S stride, O copies, n slots, D width.
+Shapes: B series, L samples, C channels, T tokens held, m new tokens, W window, S stride, O copies,
+n slots, D width.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from progmem.geometry import count_tokens, count_windows, tokens_until, unfold_windows
 from progmem.model.block import PMABlock
-from progmem.model.geometry import count_windows, tokens_until, unfold_windows
 from progmem.ops.window_attention import attend_windows, memory_scan, read_carry, window_keys
+
+if TYPE_CHECKING:
+    from progmem.model.pmt import PMT
 
 
 @dataclass
@@ -207,3 +212,42 @@ class BlockStream:
 def _if_any_missing(valid: Tensor, masked: bool) -> Tensor | None:
     """``valid`` where it has something to say; ``masked`` spares the look at its values."""
     return valid if masked or not bool(valid.all()) else None
+
+
+class BackboneStream:
+    """Holds the samples that do not make a token yet, and the state of every block."""
+
+    def __init__(self, model: "PMT", batch: int) -> None:
+        weight = model.tokenizer.conv.weight
+        self.tokenizer, self.cfg = model.tokenizer, model.cfg
+        self.x = weight.new_zeros(batch, 0, self.cfg.channels)
+        self.observed = torch.zeros_like(self.x, dtype=torch.bool)
+        self.seen = 0  # tokens so far
+        first = model.first_memory()
+        self.blocks = [
+            BlockStream(block, batch, first if b == 0 else None)
+            for b, block in enumerate(model.pma_blocks)
+        ]
+
+    def push(
+        self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
+    ) -> Final:
+        """Advance by clean samples (B, L, C); ``ended`` flushes what still waited.
+
+        ``masked``: never look at values on the way, as `BlockStream.push` has it.
+        """
+        self.x = torch.cat([self.x, x], dim=1)
+        self.observed = torch.cat([self.observed, observed], dim=1)
+        m = count_tokens(self.cfg, self.x.shape[1])
+        if m:
+            signal, valid = self.tokenizer(self.x, self.observed)
+            self.x = self.x[:, m * self.cfg.patch_stride :].clone()
+            self.observed = self.observed[:, m * self.cfg.patch_stride :].clone()
+        else:
+            signal = self.x.new_zeros(x.shape[0], 0, self.cfg.dim)
+            valid = observed.new_zeros(x.shape[0], 0)
+        self.seen += m
+        final = Final(signal, signal, valid, None, valid[:, :0])
+        for block in self.blocks:
+            final = block.push(final, seen=self.seen, ended=ended, masked=masked)
+        return final

@@ -1,11 +1,15 @@
-"""The model as a scikit-learn transformer: collections in, features or collections out.
+"""PMT with scikit-learn's manners: collections in, features or collections out.
 
-Shapes: C channels, L samples.
+A fitted encoder is kept as a folder: its model and, in a file beside it, a note of its parameters.
+The note is written last and holds the sha256 of the model's file: both are of one save.
+
+Shapes: R series, C channels, L samples, K tokens, N windows, n slots, D width.
 """
 
 import tempfile
 import threading
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +23,45 @@ from sklearn.base import (
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
-from progmem import estimator_folder
-from progmem.config import ModelConfig
-from progmem.data.collection import as_collection
-from progmem.data.recordings import Recording
-from progmem.errors import ConfigError, InputError
-from progmem.levels import at_level, check_level
-from progmem.model.batches import consecutive
+from progmem import artifact, legacy
+from progmem.artifact import noted
+from progmem.config import ModelConfig, RunConfig, read_config
+from progmem.data.reader import Recording
+from progmem.data.tables import as_collection
+from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
+from progmem.files import UNFINISHED
+from progmem.geometry import count_tokens, count_windows
+from progmem.model import saving
+from progmem.model.encode import consecutive
 from progmem.model.pmt import PMT, samples_at_once
-from progmem.settings import RunConfig, read_config
 from progmem.training.distributed import choose_device
 from progmem.training.pretrain import pretrain
+
+LEVELS = ("sequence", "token", "memory")
+
+
+def check_level(level: Any, *, slots: int) -> None:
+    """Refuse a level that is none, or that a model with ``slots`` does not have."""
+    if level not in LEVELS:
+        raise ConfigError(f"level must be one of {', '.join(LEVELS)}, got {level!r}")
+    if level == "memory" and slots == 0:
+        raise ConfigError("level memory needs a model with memory, and model.slots is 0")
+
+
+def at_level(model: PMT, series: Sequence[np.ndarray], level: str) -> list[np.ndarray]:
+    """Each of the series (L_i, C) as (D,), (D, K_i) or (n D, N_i), float32, NaN for missing."""
+    z = model.encode(list(series))
+    if level == "sequence":
+        return list(z.sequence.float().numpy())
+    values, mask = z.tokens, z.token_mask
+    counts = [count_tokens(model.cfg, len(one)) for one in series]
+    if level == "memory":
+        assert z.memory is not None and z.window_mask is not None
+        values, mask = z.memory.flatten(2), z.window_mask  # (R, N, n D)
+        counts = [count_windows(model.cfg, count) for count in counts]
+    values = values.float().masked_fill(~mask[..., None], torch.nan).transpose(1, 2)
+    return [one[:, :count].numpy() for one, count in zip(values, counts, strict=True)]
+
 
 SETTINGS = {  # parameter -> the setting of a run it stands for
     "size": "model.size",
@@ -189,12 +221,12 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """Write the model and the parameters, without pickle; `load` reads them back."""
         check_is_fitted(self, "model_")
         run_settings(self)
-        estimator_folder.save(self, Path(folder))
+        _save(self, Path(folder))
 
     @classmethod
     def load(cls, folder: str | Path) -> "PMTEncoder":
         """The fitted encoder that ``save`` wrote, its files checked."""
-        return estimator_folder.load(Path(folder), cls)
+        return _load(Path(folder), cls)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -216,3 +248,65 @@ def run_settings(encoder: PMTEncoder) -> RunConfig:
     given = [f"{name}={getattr(encoder, key)}" for key, name in SETTINGS.items()]
     # a run in a temporary folder is never taken up again: one checkpoint, at its end
     return read_config(None, ["train.checkpoint_every=1000000000", *given, *more])
+
+
+FILE = "encoder.safetensors"
+_OURS = ("model", FILE, legacy.ENCODER_NOTE)
+
+
+def _save(encoder: "PMTEncoder", folder: Path) -> None:
+    """Write ``encoder`` into ``folder``, over one that was there before."""
+    if folder.is_file():
+        raise ModelFolderError(f"{folder} is a file; save an encoder into a folder of its own")
+    there = [path.name for path in folder.iterdir()] if folder.exists() else []
+    if any(name not in _OURS and not name.startswith(UNFINISHED) for name in there):
+        raise ModelFolderError(
+            f"{folder} holds other files; save an encoder into a folder of its own"
+        )
+    sha256 = saving.save(encoder.model_, folder / "model")
+    note = {
+        "params": {name: _plain(value) for name, value in encoder.get_params().items()},
+        "n_features_in": encoder.n_features_in_,
+        "feature_names_in": list(getattr(encoder, "feature_names_in_", [])),
+        "channel_names": list(getattr(encoder, "channel_names_", [])),
+        "model": sha256,
+    }
+    artifact.write(folder / FILE, "encoder", {}, note)
+    (folder / legacy.ENCODER_NOTE).unlink(missing_ok=True)  # it no longer counts
+
+
+def _load(folder: Path, kind: type["PMTEncoder"]) -> "PMTEncoder":
+    """The encoder of class ``kind`` that ``save`` wrote."""
+    path, where = folder / FILE, f"{folder} is not an encoder this version can read"
+    try:
+        found = artifact.read(path, "encoder") if path.exists() else legacy.read_encoder(folder)
+        if found is None:
+            raise ModelFolderError(
+                f"{folder} is not the folder of a saved encoder: it has no {FILE}"
+            )
+        model = saving.read(folder / "model")
+        if found.note.get("model") != model.sha256:
+            raise ModelFolderError(f"{folder}: model/ and {FILE} are not of one save; save again")
+        params = noted(found.note, "params", dict, where)
+        columns = noted(found.note, "n_features_in", int, where)
+        names = noted(found.note, "feature_names_in", list, where, of=str)
+        channels = noted(found.note, "channel_names", list, where, of=(str, int, float))
+    except ArtifactError as error:
+        raise ModelFolderError(str(error)) from error
+    try:
+        if params.get("settings") is not None:
+            params["settings"] = tuple(params["settings"])
+        encoder = kind(**params)
+    except TypeError as error:
+        raise ModelFolderError(f"{where}: {artifact.in_one_line(error)}") from error
+    encoder.model_ = saving.build(model, folder / "model")
+    encoder.channels_, encoder.n_features_in_ = encoder.model_.cfg.channels, columns
+    if names:
+        encoder.feature_names_in_ = np.array(names, dtype=object)
+    if channels:
+        encoder.channel_names_ = channels
+    return encoder
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value  # a search gives numpy's

@@ -15,14 +15,9 @@ from progmem import artifact, legacy
 from progmem.encoding import Encoding
 from progmem.errors import ArtifactError, InputError
 from progmem.files import check_output
-from progmem.model import stream_state
-from progmem.model.backbone_stream import BackboneStream
-from progmem.model.batches import evaluating
-from progmem.model.block_stream import Final
-from progmem.model.geometry import token_spans, window_spans
+from progmem.geometry import token_spans, window_spans
+from progmem.model.encode import evaluating
 from progmem.model.pmt import PMT
-from progmem.model.recent import Recent
-from progmem.model.steady import Levels, Steady
 from progmem.ops.cuda_graphs import graphed
 from progmem.ops.neighbourhood_attention import no_keys
 from progmem.series import (
@@ -34,6 +29,10 @@ from progmem.series import (
     clean,
     numbered,
 )
+from progmem.streaming import state as stream_state
+from progmem.streaming.block_stream import BackboneStream, Final
+from progmem.streaming.graphed_push import Levels, Steady
+from progmem.streaming.ring import Recent
 
 
 class Stream:

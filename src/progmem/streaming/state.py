@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from progmem.errors import InputError
-from progmem.model.block_stream import BlockState
-from progmem.model.recent import Ring
 from progmem.ops.neighbourhood_attention import Keys
+from progmem.streaming.block_stream import BlockState
+from progmem.streaming.ring import Ring
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
-    from progmem.model.stream import Stream
+    from progmem.streaming.stream import Stream
+
 
 _COUNTED = tuple(field.name for field in fields(BlockState) if field.type is int)
 _HELD = tuple(field.name for field in fields(BlockState) if field.type is not int)
