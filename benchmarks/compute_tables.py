@@ -57,7 +57,7 @@ def numerics_table(results: list[Result]) -> str:
 def _families_part(result: Result) -> str:
     absolute = ["ms", "peak MB"] if _on_gpu(result) else []
     parts = []
-    for kind in ("step", "encode"):
+    for kind in [kind for kind in ("step", "encode") if kind in result]:
         ours = result[kind][0]["ms"]
         lines = []
         for row in result[kind]:

@@ -2,14 +2,16 @@
 
     python -m benchmarks.kernel_families      # writes results/kernel_families/<device>.json
 
-All variants are measured in one run:
+All variants of a measure are measured in one run:
 - step: that of `benchmarks.training_step` in bf16 (on a CPU in float32), a tenth of ten steps
 - encode: 8 series of 100,000 samples, patch 16/8, six blocks, W = .1K, one slot, bf16 autocast; as
   it is launched, and its forward pass as a replayed CUDA graph
 Variants: plain torch launched one operation after the other (eager), the same as a CUDA graph,
 compiled by `torch.compile`, compiled and as a graph, what a run does (ours), and that with one
 family of kernels at a time left out. The compiled variants run in a process of their own, since
-compiling takes minutes; a lock keeps the timings of the two processes apart.
+compiling takes minutes; a lock keeps the timings of the two processes apart. Compiling itself does
+not wait for the lock and may slow down what is timed beside it: hold the lock (``--lock``) from
+outside until compiling is done where that matters.
 """
 
 import argparse
@@ -34,6 +36,7 @@ from progmem import ops
 from progmem.config import read_config
 from progmem.model.pmt import PMT
 
+MEASURES = ("step", "encode")
 STEPS, FIRST = 10, 5  # between two synchronisations; before anything is timed
 FAMILIES = {
     "window attention": {"window_attention"},
@@ -118,24 +121,30 @@ def tried(name: str, call: Callable[[], Row]) -> Row:
 
 
 def measure(chosen: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    """Rows of the step and of `encode`."""
+    """Rows of the step and of `encode`, those that are asked for."""
+
+    def both(name: str) -> Iterator[tuple[str, Row]]:
+        if "step" in chosen.measures:
+            yield "step", tried(name, lambda: time_step(chosen, graph=name != "eager"))
+        if "encode" in chosen.measures and name != "graph":  # its rows have a column for graphs
+            yield "encode", tried(name, lambda: time_encode(chosen))
+
     for name in ("ours", "ours again"):
-        yield "step", tried(name, lambda: time_step(chosen, graph=True))
-        yield "encode", tried(name, lambda: time_encode(chosen))
-    with ops.use_backend("plain"):
-        yield "step", tried("eager", lambda: time_step(chosen, graph=False))
-        yield "step", tried("graph", lambda: time_step(chosen, graph=True))
-        yield "encode", tried("eager", lambda: time_encode(chosen))
+        yield from both(name)
+    for name in ("eager", "graph"):
+        with ops.use_backend("plain"):
+            yield from both(name)
     for name, family in FAMILIES.items():
         with ops.use_backend("auto", without=family):
-            yield "step", tried(f"without {name}", lambda: time_step(chosen, graph=True))
-            yield "encode", tried(f"without {name}", lambda: time_encode(chosen))
+            yield from both(f"without {name}")
 
 
 def measure_compiled(chosen: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    for name, graph in {"torch.compile": False, "torch.compile + graph": True}.items():
-        yield "step", tried(name, partial(time_step, chosen, graph=graph, compiled=True))
-    yield "encode", tried("torch.compile", lambda: time_encode(chosen, compiled=True))
+    if "step" in chosen.measures:
+        for name, graph in {"torch.compile": False, "torch.compile + graph": True}.items():
+            yield "step", tried(name, partial(time_step, chosen, graph=graph, compiled=True))
+    if "encode" in chosen.measures:
+        yield "encode", tried("torch.compile", lambda: time_encode(chosen, compiled=True))
 
 
 def main() -> None:
@@ -143,6 +152,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     timing.add_arguments(parser)
+    parser.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--size", default="base")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--samples", type=int, default=100_000)
@@ -155,7 +165,7 @@ def main() -> None:
         for kind, row in measure_compiled(chosen):
             print("ROW", json.dumps([kind, row]), flush=True)
         return
-    found: dict[str, list[Row]] = {"step": [], "encode": []}
+    found: dict[str, list[Row]] = {kind: [] for kind in chosen.measures}
     with tempfile.TemporaryDirectory() as folder:
         chosen.lock, log = chosen.lock or Path(folder) / "lock", Path(folder) / "log"
         command = [sys.executable, "-m", "benchmarks.kernel_families", *sys.argv[1:], "--compiled"]
