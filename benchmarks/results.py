@@ -1,6 +1,6 @@
 """Tables of everything in results/: of the benchmarks here and of the library's commands.
 
-python -m benchmarks.results            # writes the tables of docs/results.md
+python -m benchmarks.results            # writes docs/results.md and the tables of other pages
 python -m benchmarks.results pilot      # shows one
 """
 
@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import pages
 from benchmarks.compute_tables import (
     aggregator_table,
     before_and_after_table,
@@ -30,7 +31,8 @@ from progmem.report.tables import (
 )
 
 Result = dict[str, Any]
-PAGE = Path(__file__).parent.parent / "docs/results.md"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs/results.md"
 
 
 def demo_table(results: list[Result]) -> str:
@@ -80,6 +82,17 @@ def write_page(page: Path, folder: Path) -> None:
     page.write_text(f"{introduction.rstrip()}\n\n{render_all(folder)}\n")
 
 
+def fill_page(page: Path, folder: Path) -> str:
+    """The text of ``page`` with its tables as results/ has them."""
+
+    def table(name: str) -> str:
+        return (
+            pages.PAGE_TABLES[name](folder) if name in pages.PAGE_TABLES else render(name, folder)
+        )
+
+    return pages.fill(page.read_text(), table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -91,7 +104,9 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.experiment is None:
         write_page(PAGE, chosen.results)
-        print(f"written: {PAGE}")
+        for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            page.write_text(fill_page(page, chosen.results))
+        print(f"written: {PAGE} and the tables of the other pages")
         return
     options = {"pooling": chosen.pooling, "head": chosen.head}
     print(render(chosen.experiment, chosen.results, **options))

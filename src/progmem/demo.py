@@ -73,7 +73,7 @@ def demo(out: Path) -> dict[tuple[str, int], Scores]:
                 "A splice of three recordings",
                 "Three exercises one after the other. Blocks on the diagonal: the level tells them "
                 "apart; stripes inside: repetitions.",
-                _splice_figure(model, sample, test),
+                splice_figure(model, sample, test),
             ),
             Part(
                 "What a few labels have to separate",
@@ -129,11 +129,13 @@ def _mean_sd(values: np.ndarray, sign: str = "") -> str:
     return f"{100 * values.mean():{sign}.1f} ± {100 * values.std(ddof=1):.1f}"
 
 
-def _splice_figure(model: PMT, sample: Sample, test: np.ndarray) -> Figure:
+def splice_figure(model: PMT, sample: Sample, test: np.ndarray) -> Figure:
+    """Three exercises of a person who was not trained on, one after the other."""
     subject = np.flatnonzero(test & (sample.subject == TEST_SUBJECTS[0]))
     chosen = [subject[sample.y[subject] == label][0] for label in (0, 2, 5)]
     pieces = [sample.recordings[i].values[200:600] for i in chosen]
-    z = model.encode(np.concatenate(pieces)[None])
+    values = np.concatenate(pieces)
+    z = model.encode(values[None])
     assert z.memory is not None and z.window_spans is not None
     ends = np.cumsum([0, *(len(p) for p in pieces)])
     edges = {
@@ -141,7 +143,8 @@ def _splice_figure(model: PMT, sample: Sample, test: np.ndarray) -> Figure:
         "memory": np.searchsorted(z.window_spans[:, 0].numpy(), ends).tolist(),
     }
     levels = {"tokens": z.tokens[0].numpy(), "memory": z.memory[0].mean(1).numpy()}
-    return figures.similarity(levels, edges, [sample.classes[sample.y[i]] for i in chosen])
+    names = [sample.classes[sample.y[i]] for i in chosen]
+    return figures.similarity(values, levels, edges, names)
 
 
 def _memory_figure(model: PMT, sample: Sample, test: np.ndarray) -> Figure:

@@ -24,13 +24,26 @@ def loss_curves(metrics: Sequence[dict[str, float]]) -> Figure:
 
 
 def similarity(
-    levels: dict[str, np.ndarray], edges: dict[str, Sequence[float]], names: Sequence[str]
+    values: np.ndarray,
+    levels: dict[str, np.ndarray],
+    edges: dict[str, Sequence[float]],
+    names: Sequence[str],
 ) -> Figure:
-    """Cosine similarity within each level (T, D) of a splice, with the joints marked."""
-    figure = Figure(figsize=(4.6 * len(levels), 4.2), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, len(levels)))
+    """A splice of recordings (L, C) above the cosine similarity within each level (T, D) of it.
+
+    ``edges`` are where the pieces of the splice begin and end at each level.
+    """
+    figure = Figure(figsize=(4.6 * len(levels), 5.2), layout="constrained")
+    axes = figure.subplots(2, len(levels), squeeze=False, height_ratios=[1, 4])
+    scaled = (values - values.mean(0)) / values.std(0).clip(1e-12)  # (L, C)
     image: Any = None
-    for axis, (name, vectors) in zip(axes, levels.items(), strict=True):
+    for (top, axis), (name, vectors) in zip(axes.T, levels.items(), strict=True):
+        place = np.linspace(-0.5, len(vectors) - 0.5, len(values))  # of each sample, in vectors
+        for c in range(values.shape[1]):
+            top.plot(place, scaled[:, c] - 4 * c, lw=0.4, color=COLOURS[c % len(COLOURS)])
+        top.set_xlim(-0.5, len(vectors) - 0.5)
+        top.set_axis_off()
+        top.set_title(f"{name}: {len(vectors)} vectors")
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
         image = axis.imshow(unit @ unit.T, vmin=-1, vmax=1, cmap="RdBu_r", interpolation="nearest")
         for edge in edges[name][1:-1]:
@@ -39,8 +52,7 @@ def similarity(
         middles = [(a + b) / 2 for a, b in zip(edges[name][:-1], edges[name][1:], strict=True)]
         axis.set_xticks(middles, names)
         axis.set_yticks(middles, names)
-        axis.set_title(f"{name} ({len(vectors)})")
-    figure.colorbar(image, ax=axes.tolist(), shrink=0.8, label="cosine similarity")
+    figure.colorbar(image, ax=axes[1].tolist(), shrink=0.9, label="cosine similarity")
     return figure
 
 

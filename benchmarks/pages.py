@@ -1,0 +1,177 @@
+"""The tables of README.md and of the pages in docs/, made from results/.
+
+A page marks where a table belongs, and `python -m benchmarks.results` fills it in:
+
+    <!-- table: reached -->
+    ...
+    <!-- end of table -->
+
+So no measured number is typed into a page: a test fails where a page and results/ disagree.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from progmem.data.forecast_sets import HORIZONS
+from progmem.report import paper
+from progmem.report.tables import markdown, mean_and_sd
+
+Result = dict[str, Any]
+PLACE = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end of table -->)", re.S)
+HEADER = ["task", "progmem", "untrained", "raw values", "TS2Vec's code", "paper's PMT"]
+FORECASTS = {  # the kind of tokens with the least error on the validation part
+    "ETTh1": "day tokens",
+    "ETTh1-uni": "no covariates",
+    "Electricity-uni": "no covariates",
+}
+
+
+def fill(text: str, render: Callable[[str], str]) -> str:
+    """A page with each of its tables as ``render`` makes it by name."""
+    return PLACE.sub(lambda found: f"{found[1]}{render(found[2])}\n{found[3]}", text)
+
+
+def reached_table(folder: Path) -> str:
+    """What is reached, one line a task: classification as means over sets."""
+    rows = _read(folder / "end_to_end/sets-100.json")["rows"]
+    lines = []
+    for share, printed in paper.CLASSIFICATION.items():
+        cells = [_mean_of_sets(rows, encoder, share) for encoder in ("pmt", "untrained")]
+        theirs = np.mean([accuracy for accuracy, _ in printed["PMT"].values()])
+        task = f"{_percent(share)} of the labels, mean of seven sets, accuracy %"
+        lines.append([task, *cells, "-", "-", f"{theirs:.1f}"])
+    found = np.array([_supervised(folder, name) for name in paper.SUPERVISED["pmt"]])
+    theirs = np.mean([accuracy for accuracy, _ in paper.SUPERVISED["pmt"].values()])
+    cell = mean_and_sd(100 * found.mean(0), 1)
+    task = "all labels, mean of four sets, accuracy %"
+    lines.append([task, cell, "-", "-", "-", f"{theirs:.1f}"])
+    return markdown(HEADER, [*lines, *_cue(folder), *_forecasts(folder)])
+
+
+def reached_by_set_table(folder: Path) -> str:
+    """What is reached, one line a task and set."""
+    lines = [line for share in paper.CLASSIFICATION for line in _few_labels(folder, share)]
+    lines += [*_all_labels(folder), *_cue(folder), *_forecasts(folder)]
+    return markdown(HEADER, lines)
+
+
+def end_to_end_table(folder: Path) -> str:
+    """Minutes from the files to the last score."""
+    lines = []
+    for name, what in {
+        "HAR-250-cold": "HAR, 250 epochs of `base` and both probes, kernels compiled on the way",
+        "sets-100": "all seven sets, 100 epochs of `base` and the probes, three runs at a time",
+    }.items():
+        found = _read(folder / f"end_to_end/{name}.json")
+        lines.append([what, found["device"], f"{found['seconds'] / 60:.1f}"])
+    return markdown(["what", "device", "minutes"], lines)
+
+
+PAGE_TABLES: dict[str, Callable[[Path], str]] = {
+    "reached": reached_table,
+    "reached_by_set": reached_by_set_table,
+    "end_to_end_times": end_to_end_table,
+}
+
+
+def _mean_of_sets(rows: list[Result], encoder: str, share: str) -> str:
+    """Accuracy over sets, draw by draw of the labels; mean ± sd over the draws."""
+    found = [_accuracies(row, share) for row in rows if row["encoder"] == encoder]
+    return mean_and_sd(100 * np.mean(found, axis=0), 1)
+
+
+def _few_labels(folder: Path, share: str) -> list[list[str]]:
+    """Accuracy of linear SVMs on the sequence vector, `base` after 100 epochs, by set."""
+    ours = _read(folder / "end_to_end/sets-100.json")["rows"]
+    theirs = _read(folder / "harness/ts2vec.json")["rows"]
+    lines = []
+    for name, (printed, _) in paper.CLASSIFICATION[share]["PMT"].items():
+        mine = [row for row in ours if row["set"] == name]
+        columns = [[row for row in mine if row["encoder"] == e] for e in ("pmt", "untrained")]
+        columns.append([row for row in theirs if row["set"] == name])
+        trained, untrained, other = (
+            mean_and_sd(100 * np.concatenate([_accuracies(row, share) for row in rows]), 1)
+            if rows else "-"
+            for rows in columns
+        )  # fmt: skip
+        task = f"{_percent(share)} of the labels, {name}, accuracy %"
+        lines.append([task, trained, untrained, "-", other, f"{printed:.1f}"])
+    return lines
+
+
+def _accuracies(row: Result, share: str) -> list[float]:
+    """One a draw of the labels: a linear SVM, C by cross-validation."""
+    scores = row["scores"].get("sequence", row["scores"])  # TS2Vec has one kind of features
+    found: list[float] = scores[share]["linear"]["accuracy"]
+    return found
+
+
+def _percent(share: str) -> str:
+    return share.replace("%", " %")
+
+
+def _all_labels(folder: Path) -> list[list[str]]:
+    lines = []
+    for name, (printed, _) in paper.SUPERVISED["pmt"].items():
+        cell = mean_and_sd(100 * np.array(_supervised(folder, name)), 1)
+        lines.append([f"all labels, {name}, accuracy %", cell, "-", "-", "-", f"{printed:.1f}"])
+    return lines
+
+
+def _supervised(folder: Path, name: str) -> list[float]:
+    """Accuracy on the test rows, one a training seed."""
+    files = sorted((folder / "finetune").glob(f"{name}-pmt-*.json"))
+    return [_read(file)["rows"][0]["scores"]["accuracy"] for file in files]
+
+
+def _cue(folder: Path) -> list[list[str]]:
+    """Whether the end-of-sequence state tells of a cue; with PCL, by read-out."""
+    lines = []
+    for readout, printed in {"block": f"{paper.CUE['PMT'][1]:.3f}", "carry": "-"}.items():
+        rows = [
+            row for file in sorted((folder / "cue").glob(f"FordA-pcl-{readout}-*.json"))
+            for row in _read(file)["rows"]
+        ]  # fmt: skip
+        cells = [
+            mean_and_sd(np.concatenate([row["scores"]["mixed"]["top1"] for row in rows
+                                        if row["encoder"] == encoder]), 3)
+            for encoder in ("trained", "untrained")
+        ]  # fmt: skip
+        task = f"a cue kept to the end, FordA, read-out `{readout}`, top-1"
+        lines.append([task, *cells, "-", "-", printed])
+    return lines
+
+
+def _forecasts(folder: Path) -> list[list[str]]:
+    theirs = _read(folder / "forecast_harness/ts2vec.json")["rows"]
+    lines = []
+    for name, kind in FORECASTS.items():
+        ours = _read(folder / f"forecast/{name}.json")["rows"]
+        cells = [
+            _mse([row for row in ours if row["encoder"] == encoder])
+            for encoder in (f"trained, {kind}", f"untrained, {kind}", "values")
+        ]
+        other = _mse([row for row in theirs if row["set"] == name])
+        printed = np.mean([paper.FORECASTING[name]["PMT"][horizon][0] for horizon in HORIZONS])
+        task = f"forecasts, {name}, MSE, mean of five horizons"
+        lines.append([task, *cells, other, f"{printed:.3f}"])
+    return lines
+
+
+def _mse(rows: list[Result]) -> str:
+    """Mean over horizons of each seed's error on the test part, then mean ± sd over seeds."""
+    found = [
+        np.mean([row["scores"][str(horizon)]["ridge"]["test"]["mse"] for horizon in HORIZONS])
+        for row in rows
+    ]
+    return mean_and_sd(np.array(found), 3)
+
+
+def _read(path: Path) -> Result:
+    found: Result = json.loads(path.read_text())
+    return found
