@@ -20,7 +20,7 @@ from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.errors import ConfigError, InputError
 from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
-from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
+from progmem.losses.total import Embedded, Group, StepNegatives, draw_step_negatives, total_loss
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.ops.layers import linear, linear_gelu
@@ -239,7 +239,7 @@ class PretrainBatch(NamedTuple):
     group: Group
     views: tuple[View, View]  # of the own rows
     lengths: Tensor  # (b,)
-    drawn: Drawn
+    negatives: StepNegatives
     pcl_temperature: Tensor
 
     def rows(self, part: slice) -> "PretrainBatch":
@@ -291,7 +291,7 @@ class PretrainTask:
         K = count_tokens(model.cfg, length)
         place = chosen.to(self.device)
         overlap = overlapping(*(t[place] for t in self.where))
-        drawn = draw(
+        negatives = draw_step_negatives(
             overlap, K, count_windows(model.cfg, K), model.cfg.slots,
             count=cfg.loss.negatives,
             generator=randomness.generator(seed, step, "negatives", self.device),
@@ -301,7 +301,7 @@ class PretrainTask:
         temperature = torch.full(
             (), start + (end - start) * progress, dtype=torch.float64, device=self.device
         )
-        return PretrainBatch(B, group, (views[0], views[1]), batch.lengths, drawn, temperature)
+        return PretrainBatch(B, group, (views[0], views[1]), batch.lengths, negatives, temperature)
 
     def embed(
         self, learner: nn.Module, batch: PretrainBatch
@@ -317,7 +317,7 @@ class PretrainTask:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the own rows to be differentiated; it and its parts over all processes."""
         loss, parts = total_loss(
-            embedded, batch.drawn, batch.group, cfg=self.cfg.loss, model=self.learner.model.cfg,
+            embedded, batch.negatives, batch.group, cfg=self.cfg.loss, model=self.learner.model.cfg,
             pcl_temperature=batch.pcl_temperature,
         )  # fmt: skip
         values = torch.stack([loss.detach(), *(p.detach() for p in parts.values())])
