@@ -32,7 +32,7 @@ def encode(model, x):
             pooled = feed_forward(block.feed_forward, pooled)
             tokens.append(pooled if valid[t] else torch.zeros(cfg.dim))
     tokens, sequence = neighbourhood(cfg, model.encoder, tokens, valid)
-    alive = [any(valid[t] for t in window(cfg, w, K)) for w in range(N)]
+    nonempty = [any(valid[t] for t in window(cfg, w, K)) for w in range(N)]
     eos = memory[-1].mean(0) if cfg.slots else None
     return (
         tokens,
@@ -40,7 +40,7 @@ def encode(model, x):
         sequence,
         eos,
         torch.tensor(valid),
-        torch.tensor(alive),
+        torch.tensor(nonempty),
     )
 
 

@@ -5,7 +5,7 @@ import torch
 from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_both_forms
 
 import progmem
-from progmem.geometry import count_windows, lay_out
+from progmem.geometry import count_windows, window_masks
 from progmem.model.block import OverlapAggregator
 
 pytest.importorskip("triton")
@@ -28,7 +28,7 @@ def test_overlap_aggregator(window, stride, tokens, request):
     counts = torch.tensor([tokens, max(1, tokens - 3)], device=DEVICE)  # unequal lengths
     valid = torch.arange(tokens, device=DEVICE) < counts[:, None]
     N = count_windows(cfg, tokens)
-    exists = lay_out(cfg, valid, counts, N, gaps=False).copies
+    exists = window_masks(cfg, valid, counts, N, gaps=False).copies
     rows = drawn(2, N, window, 12)
     some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
     both = in_both_forms(lambda: aggregator(rows, exists) * some)

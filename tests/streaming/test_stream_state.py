@@ -171,27 +171,27 @@ def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
     for layer in encoder.attention_layers:
         valid = torch.ones(tokens.shape[:2], dtype=torch.bool)
         tokens, made = encoder.refine(layer, tokens, valid, no_keys(tokens, encoder.reach))
-        keys.append(no_keys(tokens, 20).moved_on(made))
+        keys.append(no_keys(tokens, 20).shifted_by(made))
     cls = encoder.start(1)
     for layer, last in zip(encoder.attention_layers, keys, strict=True):
         q, k, v = layer.project(cls)[1].chunk(3, dim=-1)
-        seen = Keys(k, v, last.valid.new_ones(1, 1)).then(last)
+        seen = Keys(k, v, last.valid.new_ones(1, 1)).concat(last)
         cls = layer.complete(cls, attend_cls(q, *seen, heads=encoder.heads))
     torch.testing.assert_close(sequence, encoder.norm(cls).squeeze(1), rtol=0, atol=1e-12)
 
 
 def _run_block(model, block, tokens, signal):
-    from progmem.geometry import count_windows, lay_out
+    from progmem.geometry import count_windows, window_masks
 
     K = tokens.shape[1]
-    layout = lay_out(
+    masks = window_masks(
         model.cfg,
         torch.ones(1, K, dtype=torch.bool),
         torch.tensor([K]),
         count_windows(model.cfg, K),
         gaps=False,
     )
-    return block(tokens, signal, None, layout)[0]
+    return block(tokens, signal, None, masks)[0]
 
 
 def test_what_a_stream_holds_does_not_grow():

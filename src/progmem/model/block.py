@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
-from progmem.geometry import Layout, unfold_windows
+from progmem.geometry import WindowMasks, unfold_windows
 from progmem.model.layers import AttentionLayer, FeedForward, Norm
 from progmem.ops import compute_dtype
 from progmem.ops.layers import gated_mix, layer_norm
@@ -156,7 +156,7 @@ class PMABlock(nn.Module):
         self.feed_forward = FeedForward(cfg.dim, cfg.dropout)
 
     def forward(
-        self, tokens: Tensor, signal: Tensor, below: Tensor | None, layout: Layout
+        self, tokens: Tensor, signal: Tensor, below: Tensor | None, masks: WindowMasks
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (B, K, D) and memory (B, N, n, D) of this block.
 
@@ -172,14 +172,14 @@ class PMABlock(nn.Module):
             start, weights = self.slots.first(), self.slots.weights(self.layer)
             known = self.slots.gate_below(self.layer, weights, below)
         attended, memory = window_attention(
-            qkv, start, known, weights, layout, cfg=self.cfg, training=self.training
+            qkv, start, known, weights, masks, cfg=self.cfg, training=self.training
         )
         del qkv
-        windows = unfold_windows(rows, self.cfg, layout.windows.shape[1])
+        windows = unfold_windows(rows, self.cfg, masks.windows.shape[1])
         made = self.layer.complete_windows(windows, attended)  # W^out, (B, N, W, D)
         del attended
-        merged = self.aggregator(made, layout.copies)  # (B, K, D)
-        return self.complete(merged, layout.copies, rows, layout.tokens), memory
+        merged = self.aggregator(made, masks.copies)  # (B, K, D)
+        return self.complete(merged, masks.copies, rows, masks.tokens), memory
 
     def project(self, tokens: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
         """W-bar (B, K, D) and its projections (B, K, 3D), made once per token for all windows."""

@@ -20,7 +20,7 @@ from progmem.geometry import count_tokens, count_windows, token_spans, window_sp
 from progmem.model.layers import AttentionLayer
 from progmem.ops.layers import merge_heads, split_heads
 from progmem.ops.neighbourhood_attention import Keys, no_keys
-from progmem.series import ChannelStats, Moments, Series, clean
+from progmem.series import ChannelStats, Moments, Series, normalise
 from progmem.streaming.block_stream import BackboneStream
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def encode_rows(
     lengths = [series.lengths[i] for i in rows]
     values = series.cut(rows, 0, max(lengths))
     names = [series.names[i] for i in rows]
-    x, observed = clean(values, moments, like, names=names, start=0)
+    x, observed = normalise(values, moments, like, names=names, start=0)
     complete = int(observed.sum()) == sum(lengths) * x.shape[2]
     sizes = None if len(set(lengths)) == 1 else torch.tensor(lengths, device=like.device)
     return model(x, None if complete else observed, lengths=sizes)
@@ -132,17 +132,17 @@ def encode_in_chunks(
     for start in range(0, length, chunk):
         stop = min(start + chunk, length)
         values = series.cut(rows, start, stop)
-        x, observed = clean(values, moments, backbone.x, names=names, start=start)
+        x, observed = normalise(values, moments, backbone.x, names=names, start=start)
         final = backbone.push(x, observed, ended=stop == length)
         for target, at, part in (
             (out.tokens, token, final.tokens),
             (out.token_mask, token, final.valid),
             (out.memory, window, final.memory),
-            (out.window_mask, window, final.alive),
+            (out.window_mask, window, final.nonempty),
         ):
             put(target, index, at, part)
         token += final.tokens.shape[1]
-        window += final.alive.shape[1]
+        window += final.nonempty.shape[1]
     memory = backbone.blocks[-1].state.memory
     if out.eos is not None and memory is not None:
         out.eos[index] = memory.mean(1).to(out.eos.device)
@@ -164,7 +164,7 @@ def _encode_stored(model: "PMT", out: Encoding, index: Tensor, tokens: int, *, s
             valid = out.token_mask[index, part].to(like.device)
             x, keys = encoder.refine(layer, x, valid, before)
             gathered.add(keys)
-            before = before.moved_on(keys)
+            before = before.shifted_by(keys)
             last = i == len(encoder.layers) - 1
             put(out.tokens, index, start, encoder.finish(x, valid) if last else x)
         cls = layer.complete(cls, merge_heads(gathered.result().to(like.dtype)))

@@ -69,5 +69,5 @@ class NeighbourhoodEncoder(nn.Module):
         tokens, qkv = layer.project(tokens)
         q, k, v = qkv.chunk(3, dim=-1)
         keys = Keys(k, v, valid)
-        attended = band_attention(q, before.then(keys), reach=self.reach, heads=self.heads)
+        attended = band_attention(q, before.concat(keys), reach=self.reach, heads=self.heads)
         return layer.complete(tokens, attended), keys

@@ -17,9 +17,9 @@ from progmem.encoding import Encoding
 from progmem.geometry import (
     count_tokens,
     count_windows,
-    covered,
-    lay_out,
+    covered_tokens,
     token_spans,
+    window_masks,
     window_spans,
 )
 from progmem.model import saving
@@ -46,7 +46,7 @@ SHORTEST_CHUNK = 4096
 class PMT(nn.Module):
     """A transformer whose windows carry a writable memory, seen at three scales.
 
-    ``encode`` takes a user's series; ``forward`` is the differentiable twin on clean tensors.
+    ``encode`` takes a user's series; ``forward`` is differentiable and takes normalised tensors.
     """
 
     def __init__(self, cfg: ModelConfig) -> None:
@@ -78,23 +78,25 @@ class PMT(nn.Module):
         counts = torch.full((B,), K, device=x.device)
         if lengths is not None:
             counts = self.tokenizer.count(lengths)
-        short = max(0, covered(cfg, N) - K)  # filled up once, so that windows are views everywhere
+        short = max(
+            0, covered_tokens(cfg, N) - K
+        )  # filled up once, so that windows are views everywhere
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
-        layout = lay_out(cfg, all_valid, counts, N, gaps=mask is not None)
+        masks = window_masks(cfg, all_valid, counts, N, gaps=mask is not None)
         tokens, memory, eos = signal, self.first_memory(), None
         for block in self.blocks:
-            tokens, memory = block(tokens, signal, memory, layout)
-        tokens, sequence = self.encoder(tokens[:, :K], valid, gaps=layout.gaps)
+            tokens, memory = block(tokens, signal, memory, masks)
+        tokens, sequence = self.encoder(tokens[:, :K], valid, gaps=masks.gaps)
         if memory is not None:
             eos = memory[:, -1].mean(1)  # windows that do not exist pass their carry on
-            memory = torch.where(layout.windows[..., None, None], memory, 0.0)
+            memory = torch.where(masks.windows[..., None, None], memory, 0.0)
         return Encoding(
             tokens=tokens,
             memory=memory,
             sequence=sequence,
             eos=eos,
             token_mask=valid,
-            window_mask=layout.alive,
+            window_mask=masks.nonempty,
             token_spans=token_spans(cfg, 0, K),
             window_spans=window_spans(cfg, 0, N, tokens=K),
         )

@@ -24,11 +24,11 @@ class Keys(NamedTuple):
     v: Tensor  # (B, K, D)
     valid: Tensor  # (B, K)
 
-    def then(self, other: "Keys") -> "Keys":
+    def concat(self, other: "Keys") -> "Keys":
         return Keys(*[torch.cat(pair, dim=1) for pair in zip(self, other, strict=True)])
 
-    def moved_on(self, other: "Keys") -> "Keys":
-        """As many as these, but the last after ``other`` has come; new, as views keep all alive."""
+    def shifted_by(self, other: "Keys") -> "Keys":
+        """The last of these and ``other`` together, as many as these; copied, not views."""
         count, new = self.k.shape[1], other.k.shape[1]
         drop = max(0, new - count)
         pairs = zip(self, other, strict=True)
@@ -55,7 +55,7 @@ def neighbourhood_attention(
         training: values must not depend on whether a gradient is wanted.
     """
     q, k, v = qkv.chunk(3, dim=-1)
-    keys = no_keys(k, reach).then(Keys(k[:, 1:], v[:, 1:], valid))
+    keys = no_keys(k, reach).concat(Keys(k[:, 1:], v[:, 1:], valid))
     tokens = band_attention(q[:, 1:], keys, reach=reach, heads=heads)
     cls = attend_cls(q[:, :1], k, v, F.pad(valid, (1, 0), value=True), heads=heads)
     return torch.cat([cls, tokens], dim=1)

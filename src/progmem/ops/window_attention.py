@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
-from progmem.geometry import Layout, unfold_windows
+from progmem.geometry import WindowMasks, unfold_windows
 from progmem.ops import compute_dtype, with_fused
 from progmem.ops.layers import (
     FeedForwardWeights,
@@ -113,7 +113,7 @@ def window_attention(
     start: Tensor | None,
     below: Below | None,
     weights: ScanWeights | None,
-    layout: Layout,
+    masks: WindowMasks,
     *,
     cfg: ModelConfig,
     training: bool,
@@ -126,17 +126,17 @@ def window_attention(
         start: the first memory M_r, (n, D); None, like ``below`` and ``weights``: no memory.
         training: dropout is at work, and values must not depend on whether a gradient is wanted.
     """
-    B, N = layout.windows.shape
+    B, N = masks.windows.shape
     q, k, v = (unfold_windows(t, cfg, N) for t in qkv.chunk(3, dim=-1))  # (B, N, W, D)
     k, v = window_keys(k, v, cfg=cfg)
     memory = carry = None
     if start is not None and below is not None and weights is not None:
         memory, *carry_kv = memory_scan(
             start.expand(B, -1, -1), below, weights, k, v,
-            valid=layout.in_window, alive=layout.alive, cfg=cfg, training=training,
+            valid=masks.in_window, nonempty=masks.nonempty, cfg=cfg, training=training,
         )  # fmt: skip
         carry = carry_kv[0], carry_kv[1]
-    valid = layout.in_window if layout.gaps else None
+    valid = masks.in_window if masks.gaps else None
     return attend_windows(q, k, v, carry, valid, cfg=cfg), memory
 
 
@@ -192,7 +192,7 @@ def memory_scan(
     v: Tensor,
     *,
     valid: Tensor,
-    alive: Tensor,
+    nonempty: Tensor,
     cfg: ModelConfig,
     training: bool,
 ) -> Scanned:
@@ -201,16 +201,16 @@ def memory_scan(
     Args:
         k: keys of each window's tokens at their positions, (B, N, H, W, d); ``v`` likewise.
         valid: which of those tokens are there, (B, N, W).
-        alive: which windows write, (B, N); the others pass their carry on.
+        nonempty: which windows write, (B, N); the others pass their carry on.
     """
-    (B, N), n, H = alive.shape, cfg.slots, cfg.heads
+    (B, N), n, H = nonempty.shape, cfg.slots, cfg.heads
     below_q, below_k, below_v = (
         split_heads(t, H).expand(B, N, -1, -1, -1) for t in below.qkv.chunk(3, dim=-1)
     )
     seen = _Seen(
         below.rows.expand(B, N, -1, -1), below_q,
         torch.cat([below_k, k], dim=3), torch.cat([below_v, v], dim=3),
-        F.pad(valid, (2 * n, 0), value=True)[:, :, None, None], alive,
+        F.pad(valid, (2 * n, 0), value=True)[:, :, None, None], nonempty,
     )  # fmt: skip
     step = _Step(cfg, dropout=cfg.dropout if training else 0.0)
     if step.dropout or torch.compiler.is_compiling():  # a step cannot be made twice
@@ -240,7 +240,7 @@ class _Seen(NamedTuple):
     k: Tensor  # (B, N, H, n+W, d), of the block below and of the window's tokens
     v: Tensor  # (B, N, H, n+W, d)
     mask: Tensor  # (B, N, 1, 1, 2n+W)
-    alive: Tensor  # (B, N), windows that write
+    nonempty: Tensor  # (B, N), windows that write
 
     def window(self, w: int) -> "_Seen":
         return _Seen(*[t[:, w] for t in self])
@@ -262,13 +262,13 @@ class _Step(NamedTuple):
             rows, attended, weights.out, weights.out_bias, weights.feed_forward,
             dropout=self.dropout,
         )  # fmt: skip
-        return Scanned(torch.where(seen.alive[..., None, None], written, state), own_k, own_v)
+        return Scanned(torch.where(seen.nonempty[..., None, None], written, state), own_k, own_v)
 
 
 def _scan(step: _Step, weights: ScanWeights, state: Tensor, seen: _Seen) -> Scanned:
     """Carry ``state`` (B, n, D) through all windows, in order."""
     found = []
-    for w in range(seen.alive.shape[1]):
+    for w in range(seen.nonempty.shape[1]):
         found.append(step(weights, state, seen.window(w)))
         state = found[-1].memory
     return Scanned(*[torch.stack(parts, dim=1) for parts in zip(*found, strict=True)])
@@ -281,7 +281,7 @@ def _scan_with_adjoint(step: _Step, weights: ScanWeights, state: Tensor, seen: _
     apart = _Seen(*[t.detach() for t in seen])
     before, steps = [], []
     carried = state
-    for w in range(seen.alive.shape[1]):
+    for w in range(seen.nonempty.shape[1]):
         before.append(carried.detach().requires_grad_())
         steps.append(step(fixed, before[-1], apart.window(w)))
         carried = steps[-1].memory

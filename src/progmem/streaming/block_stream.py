@@ -31,7 +31,7 @@ class Final:
     signal: Tensor  # (B, m, D)
     valid: Tensor  # (B, m)
     memory: Tensor | None  # (B, m', n, D)
-    alive: Tensor  # (B, m')
+    nonempty: Tensor  # (B, m')
 
 
 @dataclass
@@ -85,14 +85,14 @@ class BlockStream:
             complete = count_windows(cfg, held) if held else 0
         else:
             complete = (held - cfg.window) // cfg.stride + 1
-        memory, alive = self._complete_windows(max(0, complete - state.window), masked)
+        memory, nonempty = self._complete_windows(max(0, complete - state.window), masked)
         final = held
         if not ended:
             exists = seen >= tokens_until(cfg, state.window)
             if exists:
                 self._open_rows(base, masked)
             final = min(held, (state.window + exists) * cfg.stride)
-        out = self._emit(final, base, memory, alive)
+        out = self._emit(final, base, memory, nonempty)
         self._forget(state.window * cfg.stride - base)
         return out
 
@@ -112,13 +112,13 @@ class BlockStream:
         state.filled = F.pad(state.filled, (0, 0, 0, tokens))
 
     def _complete_windows(self, count: int, masked: bool) -> tuple[Tensor | None, Tensor]:
-        """Scan the next ``count`` windows, make their rows; their memory and which are alive."""
+        """Scan the next ``count`` windows, make their rows; their memory and which are nonempty."""
         block, state, cfg = self.block, self.state, self.cfg
         if not count:
             none = None if state.memory is None else state.memory[:, None][:, :0]
             return none, state.valid[:, :0]
         valid = unfold_windows(state.valid, cfg, count)  # (B, count, W)
-        alive = valid.any(2)
+        nonempty = valid.any(2)
         rows, q, k, v, _ = unfold_windows(state.held, cfg, count).chunk(5, dim=-1)
         k, v = window_keys(k, v, cfg=cfg)
         memory = carry = None
@@ -128,9 +128,9 @@ class BlockStream:
             weights = block.slots.weights(block.layer)
             memory, *carry_kv = memory_scan(
                 state.memory, block.slots.gate_below(block.layer, weights, below), weights, k, v,
-                valid=valid, alive=alive, cfg=cfg, training=False,
+                valid=valid, nonempty=nonempty, cfg=cfg, training=False,
             )  # fmt: skip
-            state.memory = memory[:, -1].clone()  # a view would keep all windows' alive
+            state.memory = memory[:, -1].clone()  # a view would keep the memory of all windows
             carry = carry_kv[0], carry_kv[1]
         gaps = _if_any_missing(valid, masked)
         beyond = (count - 1) * cfg.stride + cfg.window - state.copies.shape[1]
@@ -153,7 +153,7 @@ class BlockStream:
         state.done = 0
         if state.below is not None:
             state.below = state.below[:, count:].clone()
-        return memory, alive
+        return memory, nonempty
 
     def _open_rows(self, base: int, masked: bool) -> None:
         """Make the rows of the open window for the tokens that have come since."""
@@ -190,7 +190,7 @@ class BlockStream:
             copies.copy_(rows[:, :, a - position : b - position].mT)
             state.filled[cells, r].unfold(0, b - a, S).fill_(True)
 
-    def _emit(self, final: int, base: int, memory: Tensor | None, alive: Tensor) -> Final:
+    def _emit(self, final: int, base: int, memory: Tensor | None, nonempty: Tensor) -> Final:
         """Pool the tokens up to number ``final``."""
         block, state, D = self.block, self.state, self.cfg.dim
         part = slice(state.emitted - base, max(final, state.emitted) - base)
@@ -199,7 +199,7 @@ class BlockStream:
         exists = state.filled[None, part]
         merged = block.aggregator.of_copies(state.copies[:, part], exists)
         tokens = block.complete(merged, exists, held[..., :D], valid)
-        return Final(tokens, held[..., -D:], valid, memory, alive)
+        return Final(tokens, held[..., -D:], valid, memory, nonempty)
 
     def _forget(self, tokens: int) -> None:
         """Drop what lies before the open window."""
@@ -232,7 +232,7 @@ class BackboneStream:
     def push(
         self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
     ) -> Final:
-        """Advance by clean samples (B, L, C); ``ended`` flushes what still waited.
+        """Advance by normalised samples (B, L, C); ``ended`` flushes what still waited.
 
         ``masked``: never look at values on the way, as `BlockStream.push` has it.
         """

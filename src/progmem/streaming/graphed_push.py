@@ -39,7 +39,7 @@ class Steady:
         self.repeats: object = None  # the last push, if it left all shapes as they were
 
     def step(self, stream: "Stream", x: Tensor, observed: Tensor) -> Levels:
-        """`Stream.step` for clean samples (B, L, C), L from 0 up."""
+        """`Stream.step` for normalised samples (B, L, C), L from 0 up."""
         if torch.is_autocast_enabled(x.device.type):  # casts weights and keeps them: not static
             return stream.step(x, observed)
         samples, shapes = x.shape[1], self._shapes(stream)

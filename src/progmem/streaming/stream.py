@@ -26,8 +26,8 @@ from progmem.series import (
     check_count,
     check_finite,
     check_samples,
-    clean,
-    numbered,
+    default_names,
+    normalise,
 )
 from progmem.streaming import state as stream_state
 from progmem.streaming.block_stream import BackboneStream, Final
@@ -87,8 +87,8 @@ class Stream:
     def _advance(self, values: Tensor, *, ended: bool) -> Encoding:
         if self.ended:
             raise InputError("the stream has ended; start a new Stream for another series")
-        names = numbered(self.batch_size)
-        x, observed = clean(
+        names = default_names(self.batch_size)
+        x, observed = normalise(
             values, self.model.stats.moments, self.backbone.x, names=names, start=self.samples
         )
         if self.steady is None or ended:
@@ -103,7 +103,7 @@ class Stream:
     def step(
         self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
     ) -> Levels:
-        """Advance by clean samples (B, L, C): all of a push that is tensor code.
+        """Advance by normalised samples (B, L, C): all of a push that is tensor code.
 
         ``masked`` keeps it from looking at values on the way, so that it can be recorded.
         """
@@ -112,7 +112,7 @@ class Stream:
             tokens = self._refine(final)
         memory = self.backbone.blocks[-1].state.memory
         eos = None if memory is None else memory.mean(1)
-        return tokens, final.memory, self.sequence.clone(), eos, final.valid, final.alive
+        return tokens, final.memory, self.sequence.clone(), eos, final.valid, final.nonempty
 
     def _refine(self, final: Final) -> Tensor:
         """The neighbourhood encoder on final tokens; they are final there at once."""
@@ -122,7 +122,7 @@ class Stream:
         made = []
         for i, layer in enumerate(encoder.attention_layers):
             tokens, keys = encoder.refine(layer, tokens, valid, self.before[i])
-            self.before[i] = self.before[i].moved_on(keys)
+            self.before[i] = self.before[i].shifted_by(keys)
             made.append(keys)
         self.recent.add(made)
         self.sequence = self.recent.summarise()

@@ -50,12 +50,12 @@ def scan(
     weights: ScanWeights,
     start: Tensor,
     seen: Seen,
-    alive: Tensor,
+    nonempty: Tensor,
     *,
     heads: int,
     stride: int,
 ) -> Made:
-    """Carry ``start`` (B, n, D) through N windows, of which ``alive`` (B, N) write."""
+    """Carry ``start`` (B, n, D) through N windows, of which ``nonempty`` (B, N) write."""
     B, n, D = start.shape
     N, W = seen.k.shape[1:3]
     R, d, like = B * n, D // heads, weights.qkv
@@ -68,7 +68,7 @@ def scan(
     f = like.new_empty(triton.cdiv(R, 16) * parts * 16, D)
     read: list[Any] = [
         total, partial, weights.fc2_bias, start, start.stride(0), memory,
-        alive.contiguous().view(torch.uint8), *weights[:9],
+        nonempty.contiguous().view(torch.uint8), *weights[:9],
     ]  # fmt: skip
     for t in seen[:4]:
         read += [t, *t.stride()[:3]]
@@ -155,7 +155,7 @@ def _take(q, keys, values, there, scale, most, total, made):
 
 @kernel("B", "N", "w")
 def _read(
-    total, partial, narrow_b, start, sb, memory, alive,
+    total, partial, narrow_b, start, sb, memory, nonempty,
     gate_w, gate_b, left, reset, logit, norm_w, norm_b, segment, qkv,
     bar_k, bkb, bkn, bkt, bar_v, bvb, bvn, bvt, k, kb, kn, kt, v, vb, vn, vt,
     valid, mb, mn, mt, cos, sin,
@@ -176,7 +176,7 @@ def _read(
         for p in tl.static_range(P):
             new += tl.load(partial + (p * B + b) * n * D + at, mask=cell, other=0.0)
         new = tl.where(cell, new + row_of(narrow_b, c, D), 0.0)
-        wrote = tl.load(alive + b * N + w - 1) != 0
+        wrote = tl.load(nonempty + b * N + w - 1) != 0
         state = tl.where(wrote, new, state)
         if h == 0:
             tl.store(memory + (b * N + w - 1) * n * D + at, state, mask=cell)

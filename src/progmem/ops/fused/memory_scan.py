@@ -28,18 +28,18 @@ def memory_scan(
     v: Tensor,
     *,
     valid: Tensor,
-    alive: Tensor,
+    nonempty: Tensor,
     cfg: ModelConfig,
     training: bool,
 ) -> Scanned:
     """`progmem.ops.window_attention.memory_scan`, without a gradient."""
-    B, N = alive.shape
+    B, N = nonempty.shape
     _, below_k, below_v = (
         split_heads(t, cfg.heads).expand(B, N, -1, -1, -1) for t in below.qkv.chunk(3, dim=-1)
     )
     k, v = torch.cat([below_k, k], dim=3), torch.cat([below_v, v], dim=3)
     mask = torch.nn.functional.pad(valid, (2 * cfg.slots, 0), value=True)
-    kept = run_forward(weights.cast_products(), state, k, v, mask, alive.T.contiguous())
+    kept = run_forward(weights.cast_products(), state, k, v, mask, nonempty.T.contiguous())
     return Scanned(kept.memory(B), *kept.carry_heads(B))
 
 
@@ -93,7 +93,7 @@ class Kept(NamedTuple):
 
 
 def run_forward(
-    weights: ScanWeights, state: Tensor, k: Tensor, v: Tensor, mask: Tensor, alive: Tensor
+    weights: ScanWeights, state: Tensor, k: Tensor, v: Tensor, mask: Tensor, nonempty: Tensor
 ) -> Kept:
     """Carry ``state`` (B, n, D) through N windows.
 
@@ -101,9 +101,9 @@ def run_forward(
         weights: as `ScanWeights.cast_products` gives them.
         k, v: what the slots see beside the carry, (B, N, H, J, d).
         mask: which keys are there, the carry's first: (B, N, n+J).
-        alive: which windows write, (N, B).
+        nonempty: which windows write, (N, B).
     """
-    N, H, D = len(alive), k.shape[2], state.shape[-1]
+    N, H, D = len(nonempty), k.shape[2], state.shape[-1]
     kept = _room(N, state.shape[0] * state.shape[1], D, H, like=weights.qkv)
     kept.state[0].view(state.shape).copy_(state)
     gate = NormWeights(weights.gate_norm, weights.gate_norm_bias, EPS)
@@ -111,7 +111,7 @@ def run_forward(
     for w in range(N):
         y = _step(kept, weights, _seen_by_slots(kept, k, v, mask, w), w)
         scan_rows.settle(
-            kept.total[w], y, weights.fc2_bias, kept.state[w], alive[w], gate=gate,
+            kept.total[w], y, weights.fc2_bias, kept.state[w], nonempty[w], gate=gate,
             out=kept.state[w + 1], normed=kept.normed[w + 1], moments=kept.moments[w + 1],
         )  # fmt: skip
     return kept
@@ -186,7 +186,7 @@ class _Back(NamedTuple):
 
 
 def run_backward(
-    kept: Kept, weights: ScanWeights, k: Tensor, v: Tensor, mask: Tensor, alive: Tensor,
+    kept: Kept, weights: ScanWeights, k: Tensor, v: Tensor, mask: Tensor, nonempty: Tensor,
     *, d_memory: Tensor, d_carry: tuple[Tensor, Tensor], into: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
     """Gradients of the first state (B n, D) and of the weights; `run_forward` tells the rest.
@@ -206,7 +206,7 @@ def run_backward(
     back = _room_back(N, R, D, like=weights.qkv)
 
     def before(w: int) -> scan_rows.Before:
-        return scan_rows.Before(d_memory[:, w], alive[w], back.masked[w], back.cast[w])
+        return scan_rows.Before(d_memory[:, w], nonempty[w], back.masked[w], back.cast[w])
 
     scan_rows.begin_backward(before(N - 1), out=d_state[N])
     attention = slot_attention if n <= slot_attention.MOST else short_attention
@@ -237,7 +237,7 @@ def run_backward(
         torch.mm(back.z[w], weights.gate, out=back.through[w])
         scan_rows.settle_backward(
             back.normed[w], back.through[w], kept.state[w], kept.moments[w], d_state[w + 1],
-            alive[w], gate=gate, out=d_state[w], before=before(w - 1) if w else None,
+            nonempty[w], gate=gate, out=d_state[w], before=before(w - 1) if w else None,
         )  # fmt: skip
     return d_state[0], _weight_gradients(weights, kept, back)
 

@@ -36,7 +36,7 @@ class Before(NamedTuple):
     """The step before, on the way back: what it is given and what it starts from."""
 
     own: Tensor  # gradient of its memory by the memory's readers, (B, n, D), slots' rows dense
-    alive: Tensor  # (B,), whether it wrote
+    nonempty: Tensor  # (B,), whether it wrote
     masked: Tensor  # takes the whole gradient where it wrote, 0 elsewhere, (R, D)
     cast: Tensor  # takes the same, in the products' type
 
@@ -97,28 +97,28 @@ def settle(
     y: Tensor,
     bias: Tensor,
     state: Tensor,
-    alive: Tensor,
+    nonempty: Tensor,
     *,
     gate: NormWeights,
     out: Tensor,
     normed: Tensor,
     moments: Tensor,
 ) -> None:
-    """Write total + y + bias where ``alive`` (B,), else ``state``, to ``out``; its LN, moments."""
+    """Write total + y + bias, or ``state`` where a window is empty, to ``out``; its LN, moments."""
     R, D = state.shape
     _settle_forward[_grid(R)](
-        total, y, bias, state, alive.view(torch.uint8), gate.weight, gate.bias,
-        out, normed, moments, R, gate.eps, n=R // len(alive), **_sizes(D),
+        total, y, bias, state, nonempty.view(torch.uint8), gate.weight, gate.bias,
+        out, normed, moments, R, gate.eps, n=R // len(nonempty), **_sizes(D),
     )  # fmt: skip
 
 
 def begin_backward(last: Before, *, out: Tensor) -> None:
     """Start with the gradient of the last memory, which goes to ``out`` (R, D)."""
     R, D = out.shape
-    own, alive, masked, cast = last
+    own, nonempty, masked, cast = last
     _begin_backward[_grid(R)](
-        own, own.stride(0), alive.view(torch.uint8), out, masked, cast, R,
-        n=R // len(alive), **_sizes(D),
+        own, own.stride(0), nonempty.view(torch.uint8), out, masked, cast, R,
+        n=R // len(nonempty), **_sizes(D),
     )  # fmt: skip
 
 
@@ -128,22 +128,22 @@ def settle_backward(
     state: Tensor,
     moments: Tensor,
     back: Tensor,
-    alive: Tensor,
+    nonempty: Tensor,
     *,
     gate: NormWeights,
     out: Tensor,
     before: Before | None,
 ) -> None:
-    """dL/dstate from the gradient of LN(state), ``da + through``, and ``back`` where not alive.
+    """dL/dstate from the gradient of LN(state), ``da + through``, and ``back`` where not nonempty.
 
     ``da`` takes the sum of both, ``out`` the result, and what the step ``before`` starts from.
     """
     R, D = state.shape
-    own, own_alive, masked, cast = before or Before(back, alive, out, through)
+    own, own_alive, masked, cast = before or Before(back, nonempty, out, through)
     _settle_backward[_grid(R)](
-        da, through, state, moments, gate.weight, back, alive.view(torch.uint8), own,
+        da, through, state, moments, gate.weight, back, nonempty.view(torch.uint8), own,
         own.stride(0), own_alive.view(torch.uint8), out, masked, cast, R,
-        n=R // len(alive), MORE=before is not None, **_sizes(D),
+        n=R // len(nonempty), MORE=before is not None, **_sizes(D),
     )  # fmt: skip
 
 
@@ -208,11 +208,11 @@ def _gate_norm_backward(
 
 @kernel()
 def _settle_forward(
-    total, y, bias, state, alive, gate_w, gate_b, out, normed, moments, R, eps,
+    total, y, bias, state, nonempty, gate_w, gate_b, out, normed, moments, R, eps,
     n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = tile(R, D, D_, ROWS)
-    writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
+    writes = tl.load(nonempty + r // n, mask=r < R, other=0) != 0
     new = rows_at(total, at, cell) + rows_at(y, at, cell) + row_of(bias, c, D)
     x = tl.where(writes[:, None] & cell, new, rows_at(state, at, cell))
     tl.store(out + at, x, mask=cell)
@@ -229,11 +229,13 @@ def _own_rows(own, step, r, c, cell, n: tl.constexpr, D: tl.constexpr):
 
 
 @triton.jit
-def _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n: tl.constexpr, MORE: tl.constexpr):
+def _hand_on(
+    pull, nonempty, out, masked, cast, r, at, cell, R, n: tl.constexpr, MORE: tl.constexpr
+):
     """Write the gradient of a memory, and what reaches the step that wrote it, in two types."""
     tl.store(out + at, pull, mask=cell)
     if MORE:
-        wrote = tl.load(alive + r // n, mask=r < R, other=0) != 0
+        wrote = tl.load(nonempty + r // n, mask=r < R, other=0) != 0
         pull = tl.where(wrote[:, None], pull, 0.0)
         tl.store(masked + at, pull, mask=cell)
         tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
@@ -241,17 +243,17 @@ def _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n: tl.constexpr, MO
 
 @kernel()
 def _begin_backward(
-    later, step, alive, out, masked, cast, R,
+    later, step, nonempty, out, masked, cast, R,
     n: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = tile(R, D, D_, ROWS)
     pull = _own_rows(later, step, r, c, cell, n, D)
-    _hand_on(pull, alive, out, masked, cast, r, at, cell, R, n, True)
+    _hand_on(pull, nonempty, out, masked, cast, r, at, cell, R, n, True)
 
 
 @kernel()
 def _settle_backward(
-    da, through, state, moments, gate_w, back, alive, own, step, own_alive, out, masked, cast, R,
+    da, through, state, moments, gate_w, back, nonempty, own, step, own_alive, out, masked, cast, R,
     n: tl.constexpr, MORE: tl.constexpr, D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     r, c, at, cell = tile(R, D, D_, ROWS)
@@ -259,7 +261,7 @@ def _settle_backward(
     pull = rows_at(da, at, cell) + rows_at(through, at, cell)
     tl.store(da + at, pull, mask=cell)
     pull = norm_pull(pull * row_of(gate_w, c, D), unit, scale, D)
-    writes = tl.load(alive + r // n, mask=r < R, other=0) != 0
+    writes = tl.load(nonempty + r // n, mask=r < R, other=0) != 0
     pull += tl.where(writes[:, None], 0.0, rows_at(back, at, cell))
     if MORE:
         pull += _own_rows(own, step, r, c, cell, n, D)

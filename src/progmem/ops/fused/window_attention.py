@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
-from progmem.geometry import Layout, unfold_windows
+from progmem.geometry import WindowMasks, unfold_windows
 from progmem.ops.fused import (
     long_attention,
     long_scan,
@@ -32,7 +32,7 @@ def window_attention(
     start: Tensor | None,
     below: Below | None,
     weights: ScanWeights | None,
-    layout: Layout,
+    masks: WindowMasks,
     *,
     cfg: ModelConfig,
     training: bool,
@@ -40,14 +40,14 @@ def window_attention(
     """`progmem.ops.window_attention.window_attention`."""
     weights = None if weights is None else weights.cast_products()
     if not memory_scan.scans(cfg, training=training):
-        return _long_windows(qkv, start, below, weights, layout, cfg)
+        return _long_windows(qkv, start, below, weights, masks, cfg)
     assert start is not None and below is not None and weights is not None
-    N, W, H = layout.windows.shape[1], cfg.window, cfg.heads
+    N, W, H = masks.windows.shape[1], cfg.window, cfg.heads
     rows, under = (torch.unflatten(t, -1, (3, H, -1)) for t in (qkv, below.qkv))
     fixed = _Fixed(
         window_layout.Places(W, cfg.stride, N), rotation(rows.new_empty(W, rows.shape[-1])),
-        layout.seen, layout.alive,
-        may_see(layout.in_window, W, slots=cfg.slots) if layout.gaps else None,
+        masks.slot_mask, masks.nonempty,
+        may_see(masks.in_window, W, slots=cfg.slots) if masks.gaps else None,
     )  # fmt: skip
     attended, memory = apply(_Windows, fixed, start, rows, under, *weights)
     return attended.flatten(-2), memory
@@ -58,7 +58,7 @@ def supports(
     start: Tensor | None,
     below: Below | None,
     weights: ScanWeights | None,
-    layout: Layout,
+    masks: WindowMasks,
     *,
     cfg: ModelConfig,
     training: bool,
@@ -69,7 +69,7 @@ def supports(
     keys = 2 * cfg.slots + cfg.window
     return (
         long_attention.supports(
-            qkv, cfg.heads, tokens=qkv.shape[1], gaps=layout.gaps, training=training
+            qkv, cfg.heads, tokens=qkv.shape[1], gaps=masks.gaps, training=training
         )
         and not short_attention.takes(keys, keys, cfg.dim // cfg.heads)
         and (cfg.slots == 0 or (cfg.gate_carry and cfg.readout == "carry"))
@@ -83,18 +83,18 @@ def _long_windows(
     start: Tensor | None,
     below: Below | None,
     weights: ScanWeights | None,
-    layout: Layout,
+    masks: WindowMasks,
     cfg: ModelConfig,
 ) -> tuple[Tensor, Tensor | None]:
-    B, N = layout.windows.shape
+    B, N = masks.windows.shape
     place = long_attention.rotate_rows(qkv, heads=cfg.heads)
     q, k, v = (unfold_windows(t, cfg, N) for t in qkv.chunk(3, dim=-1))  # (B, N, W, D)
     memory = carry = None
     if start is not None and below is not None and weights is not None:
         _, below_k, below_v = (t.expand(B, N, -1, -1) for t in below.qkv.chunk(3, dim=-1))
-        seen = long_scan.Seen(below_k, below_v, k, v, layout.in_window, *place)
+        seen = long_scan.Seen(below_k, below_v, k, v, masks.in_window, *place)
         memory, *carry_kv = long_scan.scan(
-            weights, start.expand(B, -1, -1), seen, layout.alive,
+            weights, start.expand(B, -1, -1), seen, masks.nonempty,
             heads=cfg.heads, stride=cfg.stride,
         )  # fmt: skip
         carry = carry_kv[0], carry_kv[1]
@@ -107,7 +107,7 @@ class _Fixed(NamedTuple):
     places: window_layout.Places
     turn: Rotation  # of a window's tokens
     seen: Tensor  # (B, N, 2n+W), what the slots see: carry, memory below, tokens
-    alive: Tensor  # (B, N), windows that write
+    nonempty: Tensor  # (B, N), windows that write
     mask: Tensor | None  # (B, N, W, n+W), what tokens may see beyond the order of time
 
 
@@ -122,26 +122,26 @@ class _Windows(torch.autograd.Function):
     def forward(
         ctx: Any, fixed: _Fixed, start: Tensor, qkv: Tensor, below: Tensor, *learnt: Tensor
     ) -> tuple[Tensor, Tensor]:
-        places, turn, seen, alive, _ = fixed
+        places, turn, seen, nonempty, _ = fixed
         B = len(qkv)
         N, W = places.windows, places.window
         H, d = qkv.shape[-2:]
         laid = window_layout.lay(qkv.contiguous(), below, *turn, places)  # (B, N, n+W, 3, H, d)
         _, k, v = _heads(laid)
-        alive = alive.T.contiguous()
+        nonempty = nonempty.T.contiguous()
         weights = ScanWeights(*learnt)
-        kept = memory_scan.run_forward(weights, start.expand(B, -1, -1), k, v, seen, alive)
+        kept = memory_scan.run_forward(weights, start.expand(B, -1, -1), k, v, seen, nonempty)
         out = laid.new_empty(B, N, W, H, d)
         lse = laid.new_empty(B, N, W, H, dtype=torch.float32)
         short_attention.run_forward(_seen_by_tokens(laid, kept, fixed), out=out, lse=lse)
         ctx.fixed, ctx.sizes = fixed, (qkv.shape[1], below.shape)
-        ctx.save_for_backward(alive, laid, out, lse, *learnt, *kept)
+        ctx.save_for_backward(nonempty, laid, out, lse, *learnt, *kept)
         return out, kept.memory(B)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, d_memory: Tensor) -> tuple[Tensor | None, ...]:
-        alive, laid, out, lse, *others = ctx.saved_tensors
+        nonempty, laid, out, lse, *others = ctx.saved_tensors
         learnt = len(ScanWeights._fields)
         weights, kept = ScanWeights(*others[:learnt]), memory_scan.Kept(*others[learnt:])
         fixed, (K, below) = ctx.fixed, ctx.sizes
@@ -155,7 +155,7 @@ class _Windows(torch.autograd.Function):
         )  # fmt: skip
         _, k, v = _heads(laid)
         d_state, gradients = memory_scan.run_backward(
-            kept, weights, k, v, fixed.seen, alive, d_memory=d_memory,
+            kept, weights, k, v, fixed.seen, nonempty, d_memory=d_memory,
             d_carry=(d_carry[0], d_carry[1]), into=(back[:, :, :, 1], back[:, :, :, 2]),
         )  # fmt: skip
         d_below = back.new_zeros(B, N, n, 3, H, d)  # nothing asked with the memory below
