@@ -12,6 +12,7 @@ import pytest
 import progmem
 from progmem.config import read_config
 from progmem.data.reader import Recording
+from progmem.model.saving import weights_sha256
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import Classifier
 from progmem.training.pretrain import pretrain
@@ -140,6 +141,13 @@ def test_a_damaged_checkpoint_is_passed_over(old, damage):
     damage(old / "run/checkpoints")
     assert newest_checkpoint(old / "run/checkpoints", say=said.append) is None
     assert "step-00000004" in said[0] and "damaged and passed over" in said[0]
+
+
+def test_the_digest_of_a_network_is_the_one_it_had(old):
+    with older(old / "tuned/model"):
+        model = progmem.load(old / "tuned/model")
+    assert weights_sha256(model) == json.loads((old / "tuned/head.json").read_text())["encoder"]
+    assert any("feed_forward.fc1" in name for name in model.state_dict())
 
 
 def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):

@@ -25,12 +25,12 @@ def run_blocks(model, tokens, depth):
     rows, qkv = block.project(x, tokens)
     start = weights = known = None
     if block.slots is not None:
-        start, weights = block.slots.first(), block.slots.weights(block.layer)
+        start, weights = block.slots.reset_state(), block.slots.scan_weights(block.layer)
         known = block.slots.gate_below(block.layer, weights, below)
     attended, memory = window_attention(
         qkv, start, known, weights, masks, cfg=cfg, training=block.training
     )
-    rows = block.layer.complete_windows(unfold_windows(rows, cfg, N), attended)
+    rows = block.layer.attention_output_windows(unfold_windows(rows, cfg, N), attended)
     return rows[0], None if memory is None else memory[0], below
 
 

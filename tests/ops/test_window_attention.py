@@ -53,13 +53,13 @@ def test_a_block_of_short_windows(slots, gaps, windows, block, coarse):
 def windows_of(block, rows, below, masks, there):
     """W^out where a window is ``there``, and the memory, from gated tokens ``rows``."""
     rows, qkv = block.layer.project(rows, block.segment)
-    weights = block.slots.weights(block.layer)
+    weights = block.slots.scan_weights(block.layer)
     known = block.slots.gate_below(block.layer, weights, below)
     attended, memory = ops.window_attention.window_attention(
-        qkv, block.slots.first(), known, weights, masks, cfg=block.cfg, training=False
+        qkv, block.slots.reset_state(), known, weights, masks, cfg=block.cfg, training=False
     )
     windows = unfold_windows(rows, block.cfg, masks.windows.shape[1])
-    out = block.layer.complete_windows(windows, attended)
+    out = block.layer.attention_output_windows(windows, attended)
     return torch.where(there[..., None], out, 0.0), memory
 
 
@@ -84,7 +84,7 @@ def test_the_scan_without_a_gradient():
     k, v = torch.randn(2, B, N, H, W, d, device=DEVICE)
     below = Below(*(torch.randn(B, N, n, m * D, device=DEVICE) for m in (1, 3)))
     state = torch.randn(B, n, D, device=DEVICE)
-    weights = block.slots.weights(block.layer)
+    weights = block.slots.scan_weights(block.layer)
     settings = {"valid": valid, "nonempty": nonempty, "cfg": cfg, "training": False}
     ours, theirs = in_both_forms(lambda: memory_scan(state, below, weights, k, v, **settings))
     torch.testing.assert_close(tuple(ours), tuple(theirs), rtol=1e-5, atol=1e-5)
@@ -101,7 +101,7 @@ def test_the_scan_of_long_windows(shape):
     k, v = torch.randn(2, B, K, D, device=DEVICE)
     valid, nonempty = torch.rand(B, K, device=DEVICE) > 0.3, torch.rand(B, N, device=DEVICE) > 0.3
     below = Below(*(torch.randn(B, N, n, m * D, device=DEVICE) for m in (1, 3)))
-    state, weights = block.slots.start(B), block.slots.weights(block.layer)
+    state, weights = block.slots.initial_memory(B), block.slots.scan_weights(block.layer)
     heads = split_heads(unfold_windows(k, cfg, N), H)
     values = split_heads(unfold_windows(v, cfg, N), H)
     in_window = unfold_windows(valid, cfg, N)

@@ -172,11 +172,11 @@ def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
         valid = torch.ones(tokens.shape[:2], dtype=torch.bool)
         tokens, made = encoder.refine(layer, tokens, valid, no_keys(tokens, encoder.reach))
         keys.append(no_keys(tokens, 20).shifted_by(made))
-    cls = encoder.start(1)
+    cls = encoder.initial_cls(1)
     for layer, last in zip(encoder.attention_layers, keys, strict=True):
         q, k, v = layer.project(cls)[1].chunk(3, dim=-1)
         seen = Keys(k, v, last.valid.new_ones(1, 1)).concat(last)
-        cls = layer.complete(cls, attend_cls(q, *seen, heads=encoder.heads))
+        cls = layer.attention_output(cls, attend_cls(q, *seen, heads=encoder.heads))
     torch.testing.assert_close(sequence, encoder.norm(cls).squeeze(1), rtol=0, atol=1e-12)
 
 

@@ -28,7 +28,7 @@ from progmem.model.encode import (
     blank_encoding,
     encode_in_chunks,
     encode_rows,
-    evaluating,
+    eval_mode,
     moments_for,
     write,
 )
@@ -37,9 +37,9 @@ from progmem.model.tokenizer import Tokenizer
 from progmem.ops import cuda_graphs
 from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
 
-SERIES_AT_ONCE = 64  # of a batch; on a GPU, where launches are what short series cost, more
-SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
-TOKENS_ON_GPU = 2**17  # of a batch; there memory is kept: about 13 kB a token at D = 320
+SERIES_AT_ONCE = 64  # of a batch; more on a GPU, where short series cost mostly launches
+SAMPLES_AT_ONCE = 2**16  # of a batch; mapping memory for larger buffers costs more than it saves
+TOKENS_ON_GPU = 2**17  # of a batch; a token takes about 13 kB of memory at D = 320
 SHORTEST_CHUNK = 4096
 
 
@@ -80,7 +80,7 @@ class PMT(nn.Module):
             counts = self.tokenizer.count(lengths)
         short = max(
             0, covered_tokens(cfg, N) - K
-        )  # filled up once, so that windows are views everywhere
+        )  # padded once, so that windows are views everywhere
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
         masks = window_masks(cfg, all_valid, counts, N, gaps=mask is not None)
         tokens, memory, eos = signal, self.first_memory(), None
@@ -104,7 +104,7 @@ class PMT(nn.Module):
     def first_memory(self) -> Tensor | None:
         """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""
         slots = self.pma_blocks[0].slots
-        return None if slots is None else slots.first()[None, None]
+        return None if slots is None else slots.reset_state()[None, None]
 
     @property
     def pma_blocks(self) -> list[PMABlock]:
@@ -137,7 +137,7 @@ class PMT(nn.Module):
         sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
         run = cuda_graphs.graphed_forward(self, sizes)
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
-        with evaluating(self):
+        with eval_mode(self):
             for rows in batches:
                 moments = moments_for(self.cfg, self.stats, series, rows)
                 if chunk is None:
@@ -174,7 +174,7 @@ class PMT(nn.Module):
 def samples_at_once(like: Tensor, cfg: ModelConfig) -> int:
     """The most samples of a batch that are encoded without cutting them into chunks.
 
-    ``like`` tells where the weights lie.
+    ``like`` is a weight of the model, on its device.
     """
     if not cuda_graphs.on_gpu(like):
         return SAMPLES_AT_ONCE

@@ -56,7 +56,7 @@ class BlockStream:
         """``first_memory`` is M_{w,0} (1, 1, n, D) for the first block, None for the others."""
         self.block, self.cfg, self.first_memory = block, block.cfg, first_memory
         weight, D, O = block.layer.out.weight, self.cfg.dim, self.cfg.overlap
-        memory = None if block.slots is None else block.slots.start(batch).detach()
+        memory = None if block.slots is None else block.slots.initial_memory(batch).detach()
         self.state = BlockState(
             held=weight.new_zeros(batch, 0, 5 * D),
             valid=torch.zeros(batch, 0, dtype=torch.bool, device=weight.device),
@@ -125,7 +125,7 @@ class BlockStream:
         if block.slots is not None and state.memory is not None:
             below = state.below[:, :count] if state.below is not None else self.first_memory
             assert below is not None
-            weights = block.slots.weights(block.layer)
+            weights = block.slots.scan_weights(block.layer)
             memory, *carry_kv = memory_scan(
                 state.memory, block.slots.gate_below(block.layer, weights, below), weights, k, v,
                 valid=valid, nonempty=nonempty, cfg=cfg, training=False,
@@ -147,7 +147,7 @@ class BlockStream:
                 None if carry is None else (carry[0][:, part], carry[1][:, part]),
                 None if gaps is None else gaps[:, part], cfg=cfg,
             )  # fmt: skip
-            out = block.layer.complete(rows[:, part, start:], attended)
+            out = block.layer.attention_output(rows[:, part, start:], attended)
             self._keep(out, first * cfg.stride, start)
         state.window += count
         state.done = 0
@@ -166,13 +166,13 @@ class BlockStream:
         k, v = window_keys(k, v, cfg=cfg)
         carry = None
         if block.slots is not None and state.memory is not None:
-            weights = block.slots.weights(block.layer)
+            weights = block.slots.scan_weights(block.layer)
             _, _, carry_k, carry_v = read_carry(state.memory, weights, cfg=cfg)
             carry = carry_k[:, None], carry_v[:, None]
         gaps = _if_any_missing(state.valid[:, None, start:], masked)
         fresh = slice(state.done, None)
         attended = attend_windows(q[:, :, fresh], k, v, carry, gaps, cfg=cfg)
-        self._keep(block.layer.complete(rows[:, :, fresh], attended), start, state.done)
+        self._keep(block.layer.attention_output(rows[:, :, fresh], attended), start, state.done)
         state.done = length
 
     def _keep(self, rows: Tensor, start: int, position: int) -> None:
@@ -198,7 +198,7 @@ class BlockStream:
         valid, held = state.valid[:, part], state.held[:, part]
         exists = state.filled[None, part]
         merged = block.aggregator.of_copies(state.copies[:, part], exists)
-        tokens = block.complete(merged, exists, held[..., :D], valid)
+        tokens = block.output_tokens(merged, exists, held[..., :D], valid)
         return Final(tokens, held[..., -D:], valid, memory, nonempty)
 
     def _forget(self, tokens: int) -> None:

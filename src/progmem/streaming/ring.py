@@ -59,11 +59,11 @@ class Recent:
     def summarise(self) -> Tensor:
         """The sequence vector (B, D) of the tokens in view."""
         encoder = self.encoder
-        cls = encoder.start(self.rings[0].k.shape[0])
+        cls = encoder.initial_cls(self.rings[0].k.shape[0])
         for layer, ring in zip(encoder.attention_layers, self.rings, strict=True):
             cls, qkv = layer.project(cls)
             q, k, v = (split_heads(t, encoder.heads) for t in qkv.chunk(3, dim=-1))  # (B, H, 1, d)
             ring.k[:, :, -1:], ring.v[:, :, -1:] = k, v
             attended = merge_heads(attend(q, ring.k, ring.v, ring.valid[:, None, None]))
-            cls = layer.complete(cls, attended)
+            cls = layer.attention_output(cls, attended)
         return encoder.norm(cls).squeeze(1)

@@ -16,7 +16,7 @@ from progmem.encoding import Encoding
 from progmem.errors import ArtifactError, InputError
 from progmem.files import check_output
 from progmem.geometry import token_spans, window_spans
-from progmem.model.encode import evaluating
+from progmem.model.encode import eval_mode
 from progmem.model.pmt import PMT
 from progmem.ops.cuda_graphs import graphed
 from progmem.ops.neighbourhood_attention import no_keys
@@ -56,7 +56,7 @@ class Stream:
         self.tokens = 0  # given out
         self.windows = 0  # given out
         self.ended = False
-        with torch.inference_mode(False), torch.no_grad(), evaluating(model):
+        with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
             self.backbone = BackboneStream(model, batch_size)
             encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
             self.before = [no_keys(like, encoder.reach) for _ in encoder.layers]
@@ -107,7 +107,7 @@ class Stream:
 
         ``masked`` keeps it from looking at values on the way, so that it can be recorded.
         """
-        with evaluating(self.model):
+        with eval_mode(self.model):
             final = self.backbone.push(x, observed, ended=ended, masked=masked)
             tokens = self._refine(final)
         memory = self.backbone.blocks[-1].state.memory
