@@ -152,7 +152,7 @@ def test_a_long_push_is_not_kept_alive_by_what_is_left_of_it():
     stream = progmem.Stream(make_model(6, 3, 2), horizon=10)
     stream.push(torch.randn(1, 20_000, 2))
     held = [t for b in stream.backbone.blocks for t in vars(b.state).values()]
-    held += [stream.backbone.x, *stream.before[0], *vars(stream.recent.rings[0]).values()]
+    held += [stream.backbone.x, *stream.before[0], *vars(stream.cls_rings.rings[0]).values()]
     sizes = [t.untyped_storage().nbytes() for t in held if isinstance(t, torch.Tensor)]
     assert sum(sizes) < 100_000
 

@@ -145,21 +145,21 @@ class Graph:
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The replays of updates that are recorded, and here without a GPU."""
+    """The replays of updates that are captured, and here without a GPU."""
     replays, optimizers, stream = [], [], MagicMock()
 
     def make_optimizer(groups, lr, device):
         optimizers.append(torch.optim.AdamW(groups, lr=lr, fused=True))  # as on a GPU
         return optimizers[-1]
 
-    def record(call):
-        undo = cuda_graphs._undo(optimizers[-1])
+    def capture(call):
+        restore = cuda_graphs._snapshot(optimizers[-1])
         outputs = call()
-        undo()  # a capture runs nothing
+        restore()  # a capture runs nothing
         return Graph(call, outputs, replays), outputs
 
     monkeypatch.setattr(trainer, "make_optimizer", make_optimizer)
-    monkeypatch.setattr(cuda_graphs, "record", record)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "warm_up", lambda call: [call() for _ in range(3)])
     monkeypatch.setattr(cuda_graphs, "_to_host", torch.clone)
     for name in ("Stream", "current_stream", "stream"):
@@ -206,7 +206,7 @@ def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(re
 
     monkeypatch.setattr(pretrain, "total_loss", poisoned)
     replays.clear()
-    metrics = made.step(0)  # the one that was recorded: its shape is the right one
+    metrics = made.step(0)  # the one that was captured: its shape is the right one
     assert len(replays) == 1
     for name, tensor in made.task.learner.state_dict().items():
         assert torch.equal(before[name], tensor), name

@@ -171,7 +171,7 @@ def _make_rotation(
 
 @cache
 def _kept_rotation(rows: int, d: int, device: torch.device, dtype: torch.dtype) -> Rotation:
-    """The first ``rows`` positions, kept for good: a CUDA graph goes on reading them."""
+    """The first ``rows`` positions, cached for good: a captured graph keeps reading them."""
     with torch.inference_mode(False):  # a gradient may want them later
         return _make_rotation(0, rows, d, device, dtype)
 

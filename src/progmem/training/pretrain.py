@@ -158,11 +158,11 @@ def pretraining(
     fabric: Fabric,
     *,
     total: int,
-    record: bool = True,
+    capture: bool = True,
 ) -> Trainer:
     """The trainer of a run of ``total`` steps without labels."""
     task = PretrainTask(Learner(model, cfg.loss), rows, cfg, total=total, device=fabric.device)
-    return build_trainer(task, fabric, cfg.train, total=total, record=record)
+    return build_trainer(task, fabric, cfg.train, total=total, capture=capture)
 
 
 class Learner(nn.Module):

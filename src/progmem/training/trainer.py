@@ -139,11 +139,11 @@ class Trainer:
 
 
 def build_trainer(
-    task: Task, fabric: Fabric, train: TrainConfig, *, total: int, record: bool = True
+    task: Task, fabric: Fabric, train: TrainConfig, *, total: int, capture: bool = True
 ) -> Trainer:
     """All that a training of ``total`` steps needs, from a task on its device.
 
-    On one GPU updates are replayed as a CUDA graph, unless ``record`` is off.
+    On one GPU updates are replayed as a CUDA graph, unless ``capture`` is False.
     """
     with explain_oom(fabric.device):  # which parameters are reached does not depend on the rows
         few = task.make_batch(0, batch_size=min(task.batch_size, 2 * fabric.world_size))
@@ -152,7 +152,7 @@ def build_trainer(
     learner, optimizer = fabric.setup(task.learner, optimizer)
     plain = Update(task, learner, optimizer, fabric, train)
     one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
-    replays = record and one_gpu and train.parts == 1
+    replays = capture and one_gpu and train.parts == 1
     return Trainer(
         task=task, optimizer=optimizer, update=ReplayedUpdate(plain) if replays else plain,
         fabric=fabric, train=train, total=total,
@@ -283,7 +283,7 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 
 
 def make_optimizer(groups: list[dict[str, Any]], lr: float, device: torch.device) -> Any:
-    """AdamW; on a GPU its rate and its steps live there, so that an update can be recorded."""
+    """AdamW; on a GPU its rate and its steps live there, so that an update can be captured."""
     if device.type != "cuda":
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
     groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]

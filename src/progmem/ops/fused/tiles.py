@@ -42,7 +42,7 @@ def column_sums(x: Tensor) -> Tensor:
 
 @cache
 def _ones(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Kept for good: a recorded graph goes on reading them."""
+    """Cached for good: a captured graph keeps reading them."""
     with torch.inference_mode(False):
         return torch.ones(1, rows, dtype=dtype, device=device)
 
