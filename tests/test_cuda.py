@@ -109,11 +109,11 @@ def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
     from progmem.training.finetune import finetune
 
     cfg = config("train.device=cuda", "train.epochs=12", "train.lr=2e-3", "finetune.views=weak")
-    _, result = finetune(made(), tmp_path / "run", cfg, say=None)
+    _, result = finetune(made(), tmp_path / "run", cfg, log=None)
     assert result["rows"][0]["scores"]["accuracy"] == 1.0
     without_last_checkpoint(tmp_path / "run")
     said = []
-    _, again = finetune(made(), tmp_path / "run", cfg, say=said.append)
+    _, again = finetune(made(), tmp_path / "run", cfg, log=said.append)
     assert any("going on from step" in line for line in said)
     assert again["rows"][0]["scores"]["accuracy"] == 1.0
 

@@ -8,7 +8,7 @@ from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, in_both_forms
 from progmem.model.block import TokenGate
 from progmem.ops import layers
 from progmem.ops.layers import FeedForwardWeights, NormWeights
-from progmem.training.pretrain import Head
+from progmem.training.pretrain import ProjectionHead
 
 pytest.importorskip("triton")
 
@@ -133,7 +133,7 @@ def test_the_rest_of_a_layer(masked):
 
 
 def test_a_head():
-    head, x = Head(6, 8, 5).to(DEVICE), drawn(3, 4, 6)
+    head, x = ProjectionHead(6, 8, 5).to(DEVICE), drawn(3, 4, 6)
     assert_equal_forms(*in_both_forms(lambda: head(x)), [x, *head.parameters()])
 
 

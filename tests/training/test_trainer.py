@@ -41,7 +41,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "total_loss", poisoned)
     with pytest.raises(TrainingError, match="step 8: pcl is not a finite number; the last good"):
         run(tmp_path / "run")
-    assert newest_checkpoint(tmp_path / "run/checkpoints", say=print).step == 6
+    assert newest_checkpoint(tmp_path / "run/checkpoints", log=print).step == 6
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_finished_training_is_gone_before_the_next_one_begins(
     more = [f"train.device={device}", f"train.parts={parts}", "train.epochs=1"]
     for number in range(2):
         run(tmp_path / f"run {number}", *more)
-        finetune.finetune(made(), tmp_path / f"labels {number}", config(*more), say=None)
+        finetune.finetune(made(), tmp_path / f"labels {number}", config(*more), log=None)
         kept = [name for training in seen for name, part in training.items() if part() is not None]
         assert kept == [] and len(seen) == 2 * (number + 1)
         tensors.append(sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects()))
