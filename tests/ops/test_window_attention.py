@@ -115,8 +115,8 @@ def test_the_scan_of_long_windows(shape):
     from_start = merge_heads(rotate(split_heads(k, H), place))
     _, below_k, below_v = below.qkv.chunk(3, dim=-1)
     views = (unfold_windows(t, cfg, N) for t in (from_start, v))
-    seen = long_scan.Seen(below_k, below_v, *views, in_window, *place)
-    found = long_scan.scan(weights.cast_products(), state, seen, nonempty, heads=H, stride=S)
+    visible = long_scan.SlotKeys(below_k, below_v, *views, in_window, *place)
+    found = long_scan.scan(weights.cast_products(), state, visible, nonempty, heads=H, stride=S)
     torch.testing.assert_close(found.memory, expected.memory, rtol=1e-4, atol=1e-5)
     own_v = split_heads(found.carry_v, H)
     torch.testing.assert_close(own_v, expected.carry_v, rtol=1e-4, atol=1e-5)
@@ -129,16 +129,16 @@ def test_the_scan_of_long_windows(shape):
 @pytest.mark.parametrize("before", [0, 3])
 def test_laying_out_windows(before):
     B, K, H, d, W, S = 2, 8, 3, 4, 5, 3
-    places = window_layout.Places(W, S, windows=3, before=before)
+    geometry = window_layout.WindowGeometry(W, S, windows=3, pad_left=before)
     x, below = drawn(B, K, 3, H, d), drawn(1, 1, 2, 3, H, d)
-    turn = rotation(torch.empty(W, d, device=DEVICE))
+    rope = rotation(torch.empty(W, d, device=DEVICE))
     padded = F.pad(x, (0, 0, 0, 0, 0, 0, before, 11 - K - before)) if before else x
     padded = F.pad(padded, (0, 0, 0, 0, 0, 0, 0, 11 - padded.shape[1]))
     rows = padded.unfold(1, W, S).movedim(-1, 2)  # (B, N, W, 3, H, d)
     q, k, v = (t.transpose(2, 3) for t in rows.unbind(3))
-    expected = torch.stack([rotate(q, turn), rotate(k, turn), v], dim=4).transpose(2, 3)
+    expected = torch.stack([rotate(q, rope), rotate(k, rope), v], dim=4).transpose(2, 3)
     expected = expected.movedim(4, 3)
-    made = window_layout.lay(x, below, *turn, places)
+    made = window_layout.unfold_rotate(x, below, *rope, geometry)
     torch.testing.assert_close(made[:, :, 2:], expected, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(made[:, :, :2], below.expand(B, 3, -1, -1, -1, -1))
     back = torch.randn_like(made)
@@ -146,7 +146,7 @@ def test_laying_out_windows(before):
     weight = back[:, :, 2:].clone()
     weight[:, :, :silent, 0] = 0.0
     found = torch.empty_like(x)
-    window_layout.gather(back, *turn, places, out=found, silent=silent)
+    window_layout.unfold_rotate_backward(back, *rope, geometry, out=found, key_only=silent)
     (expected,) = torch.autograd.grad(expected, x, weight)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 

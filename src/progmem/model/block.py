@@ -19,7 +19,7 @@ from progmem.geometry import WindowMasks, unfold_windows
 from progmem.model.layers import AttentionLayer, FeedForward, Norm
 from progmem.ops import compute_dtype
 from progmem.ops.layers import gated_mix, layer_norm
-from progmem.ops.overlap_pool import Attentive, PoolWeights, overlap_pool, pool_copies
+from progmem.ops.overlap_pool import CopyAttention, PoolWeights, overlap_pool, pool_copies
 from progmem.ops.window_attention import Below, ScanWeights, window_attention
 
 
@@ -117,15 +117,15 @@ class OverlapAggregator(nn.Module):
 
     @property
     def weights(self) -> PoolWeights:
-        attentive = None
+        attention = None
         if self.cfg.overlap > 1:
             first, last = cast(nn.Linear, self.query[0]), cast(nn.Linear, self.query[2])
-            attentive = Attentive(
+            attention = CopyAttention(
                 self.key.weight, self.taps, first.weight, first.bias, last.weight, last.bias,
                 self.bias,
             )  # fmt: skip
         value, eps = self.value, self.norm.eps
-        return PoolWeights(value.weight, value.bias, self.gamma, self.skip_gate, eps, attentive)
+        return PoolWeights(value.weight, value.bias, self.gamma, self.skip_gate, eps, attention)
 
 
 class TokenGate(nn.Module):
