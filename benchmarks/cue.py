@@ -29,7 +29,7 @@ def measure(row: str, chosen: Any) -> dict[str, Any]:
     cfg = read_config(EXPERIMENTS / f"{variant}.yaml", [f"train.seed={seed}", *chosen.settings])
     run = training_folder(chosen.work, row, cfg.to_dict(), chosen.commit)
     out = chosen.out / "cue" / f"{SET}-{row}.json"
-    pretrain(SET, run, cfg, data_dir=chosen.data_dir, say=None)
+    pretrain(SET, run, cfg, data_dir=chosen.data_dir, log=None)
     result = cue_set(run / "model", SET, out, data_dir=chosen.data_dir, say=lambda _: None)
     if chosen.commit is not None:
         record.write(out, result | {"commit": chosen.commit, "dirty": None})

@@ -46,7 +46,7 @@ def measure(chosen: argparse.Namespace) -> dict[str, Any]:
     settings = [*SETTINGS, *geometry, f"train.epochs={chosen.epochs}", *chosen.settings]
     with tempfile.TemporaryDirectory() as parent:
         cfg = read_config(None, settings)
-        model = pretrain(data.training_recordings(), Path(parent) / "run", cfg, say=None)
+        model = pretrain(data.training_recordings(), Path(parent) / "run", cfg, log=None)
     trained = time.time()
     rows = [{"encoder": "pmt"} | probe_set(model, data, poolings=POOLINGS)]
     done = time.time()

@@ -69,7 +69,7 @@ def _encoder(
 ) -> PMT | Values:
     device = gpu_or_cpu()
     if encoder.startswith("trained"):
-        return pretrain(name, run, cfg, data_dir=data_dir, say=lambda _: None).to(device)
+        return pretrain(name, run, cfg, data_dir=data_dir, log=lambda _: None).to(device)
     recordings = forecast_set(name, data_dir).training_recordings()
     rows = TrainingWindows(
         recordings if cfg.data.covariates else without_covariates(recordings), cfg.data

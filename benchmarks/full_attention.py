@@ -33,7 +33,7 @@ def encode_written_out(model: VanillaTransformer, x: Tensor) -> tuple[Tensor, Te
     rows = torch.cat([model.cls.expand(len(x), 1, -1), tokens], dim=1)  # (B, 1+K, D)
     for layer in layers_of(model):
         q, k, v = _project(layer, rows, model.cfg.heads)
-        rows = layer.complete(rows, merge_heads(attend_written_out(q, k, v)))
+        rows = layer.attention_output(rows, merge_heads(attend_written_out(q, k, v)))
     rows = model.norm(rows)
     return rows[:, 1:], rows[:, 0]
 
@@ -58,7 +58,7 @@ def encode_causally(model: VanillaTransformer, x: Tensor) -> Tensor:
     for layer in layers_of(model):
         q, k, v = _project(layer, rows, model.cfg.heads)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        rows = layer.complete(rows, merge_heads(seen))
+        rows = layer.attention_output(rows, merge_heads(seen))
     return model.norm(rows)
 
 
@@ -89,5 +89,5 @@ class CachedAttention:
             kept[1, :, :, first : self.seen] = v
             past = kept[..., : self.seen, :]
             seen = F.scaled_dot_product_attention(q, past[0], past[1], lower)
-            rows = layer.complete(rows, merge_heads(seen))
+            rows = layer.attention_output(rows, merge_heads(seen))
         return self.model.norm(rows)

@@ -63,12 +63,12 @@ def alone(lock: Path) -> Iterator[None]:
 
 
 def time_step(chosen: argparse.Namespace, *, graph: bool, compiled: bool = False) -> Row:
-    """Milliseconds of a step, the peak of the first ones with their recording, and their losses."""
+    """Milliseconds of a step, the peak of the first ones with their capture, and their losses."""
     precision = "bf16" if chosen.device == "cuda" else "32"
     settings = [f"model.size={chosen.size}", f"train.batch_size={chosen.batch}",
                 f"train.device={chosen.device}", f"train.precision={precision}"]  # fmt: skip
     cfg = read_config(None, [*SETTINGS, *settings])
-    training = begin(made_rows(8 * chosen.batch, cfg), cfg, 1000, record=graph, compiled=compiled)
+    training = begin(made_rows(8 * chosen.batch, cfg), cfg, 1000, capture=graph, compiled=compiled)
     losses: list[float] = []
 
     def first_steps() -> None:

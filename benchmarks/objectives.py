@@ -40,7 +40,7 @@ def measure(subset: tuple[int, ...], seed: int) -> dict[str, Any]:
     cfg = read_config(None, [*SETTINGS, *weights, f"train.seed={seed}"])
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent) / "run"
-        pretrain([sample.recordings[i] for i in chosen], folder, cfg, say=lambda _: None)
+        pretrain([sample.recordings[i] for i in chosen], folder, cfg, log=lambda _: None)
         lines = (folder / "metrics.jsonl").read_text().splitlines()
     metrics = [json.loads(line) for line in lines][:STEPS]
     row: dict[str, Any] = {"subset": list(subset), "seed": seed, "steps": len(metrics)}

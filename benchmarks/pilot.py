@@ -52,7 +52,7 @@ def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> d
         model.to(gpu_or_cpu())
     else:
         with tempfile.TemporaryDirectory() as parent:
-            model = pretrain(recordings, Path(parent) / "run", cfg, say=lambda _: None)
+            model = pretrain(recordings, Path(parent) / "run", cfg, log=lambda _: None)
     trained = time.perf_counter()
     result = {"encoder": encoder, "seed": seed, "config": settings} | probe_set(model, data)
     now = time.perf_counter()

@@ -31,7 +31,7 @@ def measure(row: str, chosen: Any) -> dict[str, Any]:
     out = chosen.out / "finetune" / f"{row}{split}.json"
     run = training_folder(chosen.work, f"{row}{split}", cfg.to_dict(), chosen.commit)
     _, result = finetune(
-        name, run, cfg, data_dir=chosen.data_dir, split=chosen.split, result=out, say=None
+        name, run, cfg, data_dir=chosen.data_dir, split=chosen.split, result=out, log=None
     )
     if chosen.commit is not None:
         record.write(out, result | {"commit": chosen.commit, "dirty": None})

@@ -55,14 +55,14 @@ def begin(
     cfg: RunConfig,
     total: int,
     *,
-    record: bool = True,
+    capture: bool = True,
     compiled: bool = False,
 ) -> Training:
     """A training as `progmem.training.pretrain` begins it; ``compiled`` for comparison only."""
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
-    trainer = pretraining(model, rows, cfg, make_fabric(cfg), total=total, record=record)
+    trainer = pretraining(model, rows, cfg, make_fabric(cfg), total=total, capture=capture)
     if compiled:
         plain: Any = getattr(trainer.update, "plain", trainer.update)
         plain.learner = torch.compile(plain.learner)
@@ -77,7 +77,7 @@ def begin(
 def plain(rows: TrainingWindows, cfg: RunConfig, total: int) -> Training:
     """One operation after the other, through torch's own kernels alone."""
     with ops.use_backend("plain"):
-        training = begin(rows, cfg, total, record=False)
+        training = begin(rows, cfg, total, capture=False)
 
     def one() -> None:
         with ops.use_backend("plain"):
@@ -165,7 +165,7 @@ def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
                 training.metrics.pop(0).read()
 
     seconds = timing.median_seconds(stretch, device, repeats=settled.repeats) / STRETCH[device]
-    peak = None  # with the first step and its recording: a replayed graph allocates nothing
+    peak = None  # with the first step and its capture: a replayed graph allocates nothing
     if device == "cuda":
         peak = torch.cuda.max_memory_allocated() / 2**20
     return {"seconds": seconds, "peak_mb": peak, "profile": profile(training.step, device)}

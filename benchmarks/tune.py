@@ -39,7 +39,7 @@ def measure(chosen: Any, number: int, seed: int) -> list[dict[str, Any]]:
     settings = [*SETTINGS, f"train.epochs={epochs}", f"train.seed={seed}", *chosen.base, *tried]
     with tempfile.TemporaryDirectory() as parent:
         run, cfg = Path(parent) / "run", read_config(None, settings)
-        model = pretrain(data.training_recordings(), run, cfg, say=None)
+        model = pretrain(data.training_recordings(), run, cfg, log=None)
     encoders: dict[str, Any] = {chosen.tries[number]: model}
     if number == 0:
         encoders["untrained"] = untrained_twin(model, seed)

@@ -80,5 +80,5 @@ def pretrained(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("pretrained") / "run"
     settings = [*SHAPE, "train.epochs=1", "train.device=cpu", "model.dropout=0.2"]
-    pretrain(made().recordings, folder, read_config(None, settings), say=None)
+    pretrain(made().recordings, folder, read_config(None, settings), log=None)
     return folder

@@ -32,7 +32,7 @@ def encode(model, x):
             pooled = feed_forward(block.feed_forward, pooled)
             tokens.append(pooled if valid[t] else torch.zeros(cfg.dim))
     tokens, sequence = neighbourhood(cfg, model.encoder, tokens, valid)
-    alive = [any(valid[t] for t in window(cfg, w, K)) for w in range(N)]
+    nonempty = [any(valid[t] for t in window(cfg, w, K)) for w in range(N)]
     eos = memory[-1].mean(0) if cfg.slots else None
     return (
         tokens,
@@ -40,7 +40,7 @@ def encode(model, x):
         sequence,
         eos,
         torch.tensor(valid),
-        torch.tensor(alive),
+        torch.tensor(nonempty),
     )
 
 
@@ -129,7 +129,7 @@ def self_attention(cfg, block, rows, valid, left_edge):
 def attention_sublayers(cfg, layer, x, h, mask, positions):
     """Rows x (R, D) after attention among their normalised selves h, and feed-forward."""
     q, k, v = (h @ layer.qkv.weight.T).split(cfg.dim, dim=1)
-    q, k = turn(cfg, q, positions), turn(cfg, k, positions)  # (H, R, d)
+    q, k = rope(cfg, q, positions), rope(cfg, k, positions)  # (H, R, d)
     v = v.unflatten(1, (cfg.heads, -1)).transpose(0, 1)
     score = q @ k.mT / math.sqrt(q.shape[2])
     weight = score.masked_fill(~mask, -math.inf).softmax(2)  # (H, R, R)
@@ -137,19 +137,19 @@ def attention_sublayers(cfg, layer, x, h, mask, positions):
     return feed_forward(layer.feed_forward, x + layer.out(mixed))
 
 
-def turn(cfg, x, positions):
+def rope(cfg, x, positions):
     """Rotary positions, as multiplication of complex numbers: (R, D) -> (H, R, d)."""
     halves = x.unflatten(1, (cfg.heads, 2, -1))  # (R, H, 2, d/2)
     d = 2 * halves.shape[3]
     frequency = 10000.0 ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     phase = torch.tensor(positions, dtype=torch.float64)[:, None] * frequency
     unit = torch.polar(torch.ones_like(phase), phase)[:, None]
-    turned = torch.complex(halves[:, :, 0], halves[:, :, 1]) * unit
-    return torch.cat([turned.real, turned.imag], dim=2).transpose(0, 1)
+    rotated = torch.complex(halves[:, :, 0], halves[:, :, 1]) * unit
+    return torch.cat([rotated.real, rotated.imag], dim=2).transpose(0, 1)
 
 
 def feed_forward(ff, row):
-    return row + ff.narrow(F.gelu(ff.widen(norm(ff.norm, row))))
+    return row + ff.fc2(F.gelu(ff.fc1(norm(ff.norm, row))))
 
 
 def norm(layer, x):

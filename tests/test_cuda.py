@@ -109,11 +109,11 @@ def test_labels_are_learnt_on_the_gpu_and_a_resumed_run_goes_on(tmp_path):
     from progmem.training.finetune import finetune
 
     cfg = config("train.device=cuda", "train.epochs=12", "train.lr=2e-3", "finetune.views=weak")
-    _, result = finetune(made(), tmp_path / "run", cfg, say=None)
+    _, result = finetune(made(), tmp_path / "run", cfg, log=None)
     assert result["rows"][0]["scores"]["accuracy"] == 1.0
     without_last_checkpoint(tmp_path / "run")
     said = []
-    _, again = finetune(made(), tmp_path / "run", cfg, say=said.append)
+    _, again = finetune(made(), tmp_path / "run", cfg, log=said.append)
     assert any("going on from step" in line for line in said)
     assert again["rows"][0]["scores"]["accuracy"] == 1.0
 
@@ -147,20 +147,20 @@ def test_batches_replayed_by_encode_give_what_plain_ones_give(
         x[:, 100:150] = torch.nan
     if kind == "lengths":
         lengths = [500 - 7 * (i % 2) * i for i in range(11)]
-    recorded, record = [], cuda_graphs.record
+    devices, capture = [], cuda_graphs.capture
 
     def counted(call, *, device):
-        recorded.append(device)
-        return record(call, device=device)
+        devices.append(device)
+        return capture(call, device=device)
 
-    monkeypatch.setattr(cuda_graphs, "record", counted)
+    monkeypatch.setattr(cuda_graphs, "capture", counted)
     with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
         found = model.encode(x, lengths, batch_size=2)
-        assert len(recorded) == 1
+        assert len(devices) == 1
         here = model.encode(x.cuda(), lengths, batch_size=2)
-        monkeypatch.setattr(cuda_graphs, "LEAST", 100)
+        monkeypatch.setattr(cuda_graphs, "MIN_BATCHES", 100)
         plain = model.encode(x, lengths, batch_size=2)
-    assert len(recorded) == 2
+    assert len(devices) == 2
     assert_same(found, plain, atol=atol)
     assert_same(on_cpu(here), plain, atol=atol)
 
@@ -184,8 +184,8 @@ def test_replayed_pushes_on_the_gpu_give_what_the_batch_gives(model):
     stream, parts = progmem.Stream(model, batch_size=2, horizon=500), []
     for piece in cut_up(x, [*sizes, *[stride] * 19]):
         parts.append(on_cpu(stream.push(piece)))
-    assert len(stream.steady.recorded) > 1
-    assert stream.steady.current.holds(stream)
+    assert len(stream.graphed_push.captured) > 1
+    assert stream.graphed_push.current.holds(stream)
     stream = progmem.Stream.restore(model, stream.state_dict())
     parts.append(on_cpu(stream.finish()))
     assert_same(join(parts), on_cpu(model.encode(x)), atol=1e-10)
@@ -196,12 +196,12 @@ def test_replays_on_the_gpu_see_weights_that_change_or_move(model, moves):
     model = model.double().cuda()
     stride = model.cfg.stride * model.cfg.patch_stride
     plain, replayed = progmem.Stream(model), progmem.Stream(model)
-    plain.steady = None
+    plain.graphed_push = None
     for i, piece in enumerate(gappy(1, 30 * stride).split(stride, dim=1)):
         if i == 20:
             change_weights(model, moves=moves)
         assert_same(replayed.push(piece), plain.push(piece), atol=1e-10)
-    assert len(replayed.steady.recorded) == 1 + moves
+    assert len(replayed.graphed_push.captured) == 1 + moves
 
 
 def test_replays_on_the_gpu_work_in_float32_and_bf16(model):
@@ -209,10 +209,10 @@ def test_replays_on_the_gpu_work_in_float32_and_bf16(model):
         model = model.cuda().to(dtype)
         stride = model.cfg.stride * model.cfg.patch_stride
         plain, replayed = progmem.Stream(model), progmem.Stream(model)
-        plain.steady, plain.step = None, partial(plain.step, masked=True)
+        plain.graphed_push, plain.step = None, partial(plain.step, masked=True)
         for piece in gappy(1, 25 * stride).cuda().split(stride, dim=1):
             assert_same(replayed.push(piece), plain.push(piece), atol=atol)
-        assert replayed.steady.current is not None
+        assert replayed.graphed_push.current is not None
 
 
 def test_a_refused_chunk_leaves_a_replaying_stream_on_the_gpu_as_it_was(model):
@@ -226,7 +226,7 @@ def test_a_refused_chunk_leaves_a_replaying_stream_on_the_gpu_as_it_was(model):
         with pytest.raises(progmem.InputError, match="channel 1 is inf"):
             stream.push(bad)
         parts.append(on_cpu(stream.push(piece)))
-    assert stream.steady.current is not None
+    assert stream.graphed_push.current is not None
     parts.append(on_cpu(stream.finish()))
     assert_same(join(parts), on_cpu(model.encode(x)), atol=1e-10)
 

@@ -103,7 +103,7 @@ def test_fit_trains_as_pretrain_does_and_transform_encodes_as_the_model_does(fit
 
     recordings = [pretrain.Recording(str(i), x.T) for i, x in enumerate(made())]
     settings = [*TINY, "train.epochs=1", "train.batch_size=16", "train.device=cpu"]
-    run = pretrain.pretrain(recordings, tmp_path / "run", read_config(None, settings), say=None)
+    run = pretrain.pretrain(recordings, tmp_path / "run", read_config(None, settings), log=None)
     assert_same_weights(run, fitted.model_)
 
 

@@ -12,6 +12,7 @@ import pytest
 import progmem
 from progmem.config import read_config
 from progmem.data.reader import Recording
+from progmem.model.saving import weights_sha256
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import Classifier
 from progmem.training.pretrain import pretrain
@@ -105,9 +106,9 @@ def test_a_stream_goes_on_and_is_verified_once_it_is_saved(old, known):
         assert progmem.Stream.load(model, path).samples == 9
 
 
-def resumed(folder, x, say):
+def resumed(folder, x, log):
     recordings = [Recording(str(i), values) for i, values in enumerate(x)]
-    return pretrain(recordings, folder, read_config(folder / "config.yaml", []), say=say)
+    return pretrain(recordings, folder, read_config(folder / "config.yaml", []), log=log)
 
 
 def test_a_run_begun_by_it_goes_on_and_ends_where_it_would_have_ended(old, known):
@@ -118,7 +119,7 @@ def test_a_run_begun_by_it_goes_on_and_ends_where_it_would_have_ended(old, known
     assert_close(model.encode(known["x"]).sequence.numpy(), known["run"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the newest checkpoint is of today's format
-        assert newest_checkpoint(folder, say=pytest.fail).step == 6
+        assert newest_checkpoint(folder, log=pytest.fail).step == 6
         resumed(old / "run", known["x"], said.append)
     assert "has finished its 6 steps" in said[-1]
 
@@ -138,8 +139,15 @@ def test_a_run_begun_by_it_goes_on_and_ends_where_it_would_have_ended(old, known
 def test_a_damaged_checkpoint_is_passed_over(old, damage):
     said = []
     damage(old / "run/checkpoints")
-    assert newest_checkpoint(old / "run/checkpoints", say=said.append) is None
+    assert newest_checkpoint(old / "run/checkpoints", log=said.append) is None
     assert "step-00000004" in said[0] and "damaged and passed over" in said[0]
+
+
+def test_the_digest_of_a_network_is_the_one_it_had(old):
+    with older(old / "tuned/model"):
+        model = progmem.load(old / "tuned/model")
+    assert weights_sha256(model) == json.loads((old / "tuned/head.json").read_text())["encoder"]
+    assert any("feed_forward.fc1" in name for name in model.state_dict())
 
 
 def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):

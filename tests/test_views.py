@@ -87,8 +87,8 @@ def test_padding_does_not_change_a_view():
 def test_at_least_one_channel_always_speaks():
     x = torch.ones(500, 5, 3)
     made, draws = view(x, ViewConfig(**STILL | {"channel_dropout": 0.99}))
-    assert (draws.kept.sum(2) >= 1).all() and (draws.kept.sum(2) == 1).any()
-    assert ((made.x == 0) == (draws.kept == 0).expand_as(x)).all()
+    assert (draws.channel_mask.sum(2) >= 1).all() and (draws.channel_mask.sum(2) == 1).any()
+    assert ((made.x == 0) == (draws.channel_mask == 0).expand_as(x)).all()
 
 
 def test_presets_are_ordered_by_strength():

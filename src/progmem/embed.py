@@ -17,7 +17,7 @@ from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.files import to_json, write_file
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.encode import encode_in_chunks, evaluating, moments_for
+from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.series import Series, check_finite
 
@@ -49,7 +49,7 @@ def embed(
     unfinished.mkdir(parents=True)
     try:
         files = _Files(unfinished, model, series.lengths, sampling_rate)
-        with evaluating(model):
+        with eval_mode(model):
             for rows in _together(series.lengths):
                 moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))

@@ -150,8 +150,8 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             torch.random.fork_rng(devices=gpus),
         ):
             try:
-                say = print if self.verbose else None
-                self.model_ = pretrain(recordings, Path(parent) / "run", cfg, say=say)
+                log = print if self.verbose else None
+                self.model_ = pretrain(recordings, Path(parent) / "run", cfg, log=log)
             except SystemExit as stopped:
                 if stopped.code == 130:  # Ctrl-C is a command's exit code only on a command line
                     raise KeyboardInterrupt from stopped

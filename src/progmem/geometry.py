@@ -1,4 +1,4 @@
-"""Where tokens and windows lie: counts, existence, spans, and the moves between the two layouts.
+"""Tokens and windows: how many there are, which exist, their spans, and moving between the two.
 
 Window w (from 0) covers tokens wS .. wS+W-1. A token in window w at position j is its copy
 number r = j // S there, so copy 0 comes from the newest window that holds the token.
@@ -23,11 +23,11 @@ def count_tokens(cfg: ModelConfig, length: int) -> int:
 
 def tokens_until(cfg: ModelConfig, window: int) -> int:
     """The fewest tokens with which window number ``window`` exists."""
-    return 1 if window == 0 else window * cfg.stride + _tokens_before(cfg)
+    return 1 if window == 0 else window * cfg.stride + _least_tokens(cfg)
 
 
-def _tokens_before(cfg: ModelConfig) -> int:
-    """Tokens that must be there before a window after the first, counted from its own start."""
+def _least_tokens(cfg: ModelConfig) -> int:
+    """Tokens from its own start on with which a window after the first exists."""
     if cfg.windows == "floor":
         return cfg.window
     return cfg.window - cfg.stride + 1  # one token that no earlier window covers
@@ -43,7 +43,7 @@ def count_windows(cfg: ModelConfig, tokens: int) -> int:
 def windows_exist(cfg: ModelConfig, tokens: Tensor, windows: int) -> Tensor:
     """Which of the first ``windows`` windows series of ``tokens`` (B,) tokens have: (B, N)."""
     number = torch.arange(windows, device=tokens.device)
-    first = torch.where(number == 0, 1, number * cfg.stride + _tokens_before(cfg))
+    first = torch.where(number == 0, 1, number * cfg.stride + _least_tokens(cfg))
     return tokens[:, None] >= first
 
 
@@ -60,32 +60,32 @@ def window_spans(cfg: ModelConfig, start: int, stop: int, *, tokens: int) -> Ten
     return torch.stack([first * cfg.patch_stride, last * cfg.patch_stride + cfg.patch], dim=1)
 
 
-def covered(cfg: ModelConfig, windows: int) -> int:
+def covered_tokens(cfg: ModelConfig, windows: int) -> int:
     """Tokens from the start of the first of ``windows`` windows to the end of the last."""
     return (windows - 1) * cfg.stride + cfg.window
 
 
 def unfold_windows(x: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
-    """Tokens (B, K, ...) laid out as windows (B, N, W, ...), zero past the last token."""
-    length = covered(cfg, windows)
+    """Tokens (B, K, ...) as windows (B, N, W, ...), zero past the last token."""
+    length = covered_tokens(cfg, windows)
     if x.shape[1] < length:
         x = F.pad(x, (*(0, 0) * (x.dim() - 2), 0, length - x.shape[1]))
     elif x.shape[1] > length:
-        x = x[:, :length]  # tokens of no window
+        x = x[:, :length]  # tokens that are in no window
     return _unfold(x, cfg.window, cfg.stride)
 
 
 @with_fused("window_layout.unfold", supports="unfold_supports")
 def _unfold(x: Tensor, window: int, stride: int) -> Tensor:
-    """A view of tokens; fused is the way back, in which a token's copies are summed in one pass."""
+    """A view of the tokens; the fused form differs in backward, which sums copies in one pass."""
     return x.unfold(1, window, stride).movedim(-1, 2)  # (B, N, W, ...)
 
 
 def align_copies(rows: Tensor, cfg: ModelConfig, tokens: int) -> Tensor:
-    """Windows (B, N, W, D) laid out as copies of the first ``tokens`` tokens: (B, K, O, D).
+    """Windows (B, N, W, D) rearranged as copies of the first ``tokens`` tokens: (B, K, O, D).
 
-    Position rS+i of window w is copy r of token (w+r)S+i: each copy number is a stretch of
-    windows moved right by r strides. Cells that no window fills are zero.
+    Position rS+i of window w is copy r of token (w+r)S+i: copies of
+    number r are the windows moved right by r strides. Cells that no window fills are zero.
     """
     B, N, W, D = rows.shape
     O, S = cfg.overlap, cfg.stride
@@ -95,23 +95,25 @@ def align_copies(rows: Tensor, cfg: ModelConfig, tokens: int) -> Tensor:
     return F.pad(copies, (0, 0, 0, 0, 0, tokens - copies.shape[1]))
 
 
-class Layout(NamedTuple):
-    """What of a batch is there, at each level."""
+class WindowMasks(NamedTuple):
+    """Which tokens, windows and copies of a batch exist; True where they do."""
 
     tokens: Tensor  # (B, K): the token exists and has an observed value
     windows: Tensor  # (B, N): the window exists for this series
-    alive: Tensor  # (B, N): ... and holds a token that is there
-    in_window: Tensor  # (B, N, W)
-    seen: Tensor  # (B, N, 2n+W), what the slots of a window see: carry, memory below, tokens
+    nonempty: Tensor  # (B, N): it exists and holds a valid token
+    in_window: Tensor  # (B, N, W): `tokens` of each window
+    slot_mask: Tensor  # (B, N, 2n+W): keys that slots attend to: carry, memory below, tokens
     copies: Tensor  # (B, K, O): this copy of the token comes from a window that exists
     gaps: bool  # False: tokens are missing only after a series' end
 
 
-def lay_out(cfg: ModelConfig, valid: Tensor, counts: Tensor, windows: int, *, gaps: bool) -> Layout:
-    """The layout of series with ``counts`` (B,) tokens, of which ``valid`` (B, K) are there."""
+def window_masks(
+    cfg: ModelConfig, valid: Tensor, counts: Tensor, windows: int, *, gaps: bool
+) -> WindowMasks:
+    """The masks of series with ``counts`` (B,) tokens; those ``valid`` (B, K) are observed."""
     exists = windows_exist(cfg, counts, windows)  # (B, N)
     in_window = unfold_windows(valid, cfg, windows)  # (B, N, W)
     filled = exists[:, :, None, None].expand(-1, -1, cfg.window, 1)
     copies = align_copies(filled, cfg, valid.shape[1])[..., 0]  # (B, K, O)
-    seen = F.pad(in_window, (2 * cfg.slots, 0), value=True)
-    return Layout(valid, exists, exists & in_window.any(2), in_window, seen, copies, gaps)
+    slot_mask = F.pad(in_window, (2 * cfg.slots, 0), value=True)
+    return WindowMasks(valid, exists, exists & in_window.any(2), in_window, slot_mask, copies, gaps)

@@ -24,6 +24,10 @@ from progmem.files import to_json
 MANIFEST = "manifest.json"  # of a model folder
 ENCODER_NOTE = "estimator.json"
 HEAD_NOTE = "head.json"
+_WEIGHT_NAMES = {  # then and now
+    "feed_forward.widen.": "feed_forward.fc1.",
+    "feed_forward.narrow.": "feed_forward.fc2.",
+}
 _MODEL_FILES = {"weights": ("model-", ".safetensors"), "config": ("config-", ".json")}
 
 
@@ -52,7 +56,8 @@ def read_model(folder: Path) -> Artifact | None:
         contents[role] = _checked(folder / name, digest, path.name)
     _warn(folder)
     config = _parsed(contents["config"], folder)
-    return Artifact(_tensors(contents["weights"], folder), {"config": config}, _sha256(_read(path)))
+    weights = _renamed(_tensors(contents["weights"], folder))
+    return Artifact(weights, {"config": config}, _sha256(_read(path)))
 
 
 def read_checkpoint(path: Path) -> Artifact | None:
@@ -63,7 +68,7 @@ def read_checkpoint(path: Path) -> Artifact | None:
     note = _note(note_path)
     data = _checked(path, note.get("sha256"), note_path.name)
     _warn(path, "the run's next checkpoint will be verified")
-    return Artifact(_tensors(data, path), note, "")
+    return Artifact(_renamed(_tensors(data, path)), note, "")
 
 
 def read_head(folder: Path) -> Artifact | None:
@@ -115,6 +120,20 @@ def read_stream(path: Path) -> Artifact | None:
         return None
     _warn(path)
     return Artifact(tensors, {}, "")
+
+
+def old_weight_name(name: str) -> str:
+    """The name that 0.1.0 gave the weight that is called ``name`` today."""
+    for old, new in _WEIGHT_NAMES.items():
+        name = name.replace(new, old)
+    return name
+
+
+def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights, and the optimiser's moments of weights, under the names of today."""
+    for old, new in _WEIGHT_NAMES.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def _warn(what: Path, verified: str = "save it again to have it verified") -> None:

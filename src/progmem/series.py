@@ -1,4 +1,4 @@
-"""A user's series: arrays of any kind, checked with helpful words, normalised, gaps marked.
+"""A user's series: arrays of any kind are checked and normalised, and missing values masked.
 
 Shapes: B series, L samples, C channels.
 """
@@ -38,19 +38,19 @@ class ChannelStats(nn.Module):
 
 
 class Moments(NamedTuple):
-    """What series are normalised by, (C,) for all or (B, 1, C) for each."""
+    """Mean and scale to normalise by: (C,) for all series, or (B, 1, C) for each."""
 
     mean: Tensor
     scale: Tensor
 
 
-def clean(
+def normalise(
     values: Tensor, moments: Moments, like: Tensor, *, names: Sequence[str], start: int
 ) -> tuple[Tensor, Tensor]:
-    """Normalised values in the dtype and on the device of ``like``, 0 where missing; and where not.
+    """Normalised values like ``like`` (dtype and device), 0 where missing, and the observed mask.
 
-    ``values`` is float64 (B, L, C) with NaN for missing. ``names`` and ``start`` say which series
-    and samples they are, for the message about one that is not finite.
+    ``values`` is float64 (B, L, C) with NaN for missing. ``names`` and ``start`` identify series
+    and samples in the error message about a value that is not finite.
     """
     mean, scale = (t.to(values.device) for t in moments)
     x = (values - mean) / scale  # float64: large offsets keep their small variations
@@ -72,7 +72,7 @@ def clean(
 class Series:
     """A batch of series as the user gave it: an array (B, L, C) or a list of (L_i, C).
 
-    Nothing is copied until it is cut out, so a memory-mapped array may be larger than memory.
+    Only the samples that `cut` returns are copied: a memory-mapped array may be larger than memory.
     """
 
     arrays: Any  # indexed by series, then by sample
@@ -81,7 +81,7 @@ class Series:
         self, x: Any, lengths: Any, cfg: ModelConfig, names: Sequence[str] | None = None
     ) -> None:
         if isinstance(x, list | tuple):
-            self.names = names or numbered(len(x))
+            self.names = names or default_names(len(x))
             if lengths is not None:
                 raise InputError("lengths goes with an array; a list's series have their own")
             self.arrays = [as_array(s, name) for s, name in zip(x, self.names, strict=True)]
@@ -98,7 +98,7 @@ class Series:
             if len(shape) != 3:
                 hint = "; for one series (time, channels) give [x]" if len(shape) == 2 else ""
                 raise InputError(f"x must be (batch, time, channels), got shape {shape}{hint}")
-            self.names = names or numbered(shape[0])
+            self.names = names or default_names(shape[0])
             check_samples(self.arrays, cfg.channels)
             self.lengths = check_lengths(lengths, *shape[:2])
         if not len(self.arrays):
@@ -121,7 +121,7 @@ class Series:
         return len(self.lengths)
 
     def batches(self, size: int, *, equal_lengths: bool = False) -> Iterator[Sequence[int]]:
-        """Rows, at most ``size`` at a time; of one length each where that is asked for."""
+        """Rows in batches of at most ``size``, if ``equal_lengths`` of series of one length."""
         groups: dict[int, list[int]] = {}
         for row, length in enumerate(self.lengths):
             groups.setdefault(length if equal_lengths else 0, []).append(row)
@@ -132,7 +132,7 @@ class Series:
     def own_moments(self, rows: Sequence[int], piece: int = 2**20) -> Moments:
         """Mean and standard deviation of each series, over what is observed; 1 if none varies.
 
-        Where they are not finite 0 and 1, so that `clean` finds the value that is to blame.
+        Where these are not finite, 0 and 1 are used, and `normalise` names the offending value.
         """
         count: Any = 0
         total: Any = 0
@@ -158,7 +158,7 @@ class Series:
         """Samples ``start`` to ``stop`` of some series, float64, NaN past a series' end."""
         channels = self.arrays[0].shape[-1]
         if isinstance(self.arrays, Tensor) and stop <= min(self.lengths[row] for row in rows):
-            return as_float64(self.arrays[torch.tensor(rows), start:stop])  # at once: a GPU waits
+            return as_float64(self.arrays[torch.tensor(rows), start:stop])  # one copy for all rows
         out = torch.full(
             (len(rows), stop - start, channels), torch.nan, dtype=torch.float64, device=self.device
         )
@@ -224,13 +224,13 @@ def check_lengths(lengths: Any, batch: int, time: int) -> list[int]:
     return [int(n) for n in array]
 
 
-def numbered(count: int) -> list[str]:
-    """What series without names are called."""
+def default_names(count: int) -> list[str]:
+    """Names for series that have none."""
     return [f"series {i}" for i in range(count)]
 
 
 def check_tensor(x: Tensor, cfg: ModelConfig) -> None:
-    """Refuse what `forward` cannot take: by shape alone, so that it can be traced."""
+    """Refuse what `forward` cannot take. Only shapes are checked, so that it can be traced."""
     if x.dim() != 3:
         raise InputError(f"x must be (batch, time, channels), got shape {tuple(x.shape)}")
     check_samples(x, cfg.channels)
@@ -239,7 +239,7 @@ def check_tensor(x: Tensor, cfg: ModelConfig) -> None:
 
 
 def check_finite(sequence: Tensor, names: Sequence[str]) -> None:
-    """Refuse to hand out NaN: whatever is not finite in a series shows in its sequence vector."""
+    """Refuse to return NaN: a value that is not finite always reaches the sequence vector."""
     bad = ~sequence.isfinite().all(1)
     if bool(bad.any()):
         raise InputError(

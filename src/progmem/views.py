@@ -1,8 +1,8 @@
-"""Two views of each series: the weak keeps its shape, the strong bends time and magnitude.
+"""Two augmented views of each series: the strong one is also warped in time and magnitude.
 
-A view is made by one resampling (crop and time-warp together) and then by factors and noise. It
-comes with the input time of each of its samples, so that losses can match what shows the same
-stretch of a recording. All draws come from one generator; nothing depends on the batch mates.
+A series is resampled once (crop and time-warp together), then scaled, and noise is added. A view
+has the input time of each of its samples, so that losses can match positions that show the same
+part of a recording. All draws come from one generator; no series depends on others of the batch.
 
 Shapes: B series, L samples, C channels, k knots.
 """
@@ -16,7 +16,7 @@ from progmem.config import ViewConfig
 
 
 class View(NamedTuple):
-    """A batch of series as one view shows it."""
+    """One view of a batch of series."""
 
     x: Tensor  # (B, L, C), 0 where not observed
     observed: Tensor  # (B, L, C)
@@ -26,10 +26,10 @@ class View(NamedTuple):
 class Draws(NamedTuple):
     """The random numbers of one view of one batch."""
 
-    factor: Tensor  # (B, 1, C)
+    scale: Tensor  # (B, 1, C)
     noise: Tensor  # (B, L, C)
-    kept: Tensor  # (B, 1, C), 0 for a silent channel
-    crop: Tensor  # (B, 2), length cut away and its part before the start, shares in [0, 1)
+    channel_mask: Tensor  # (B, 1, C), 0 for a dropped channel
+    crop: Tensor  # (B, 2), share cropped away, and the share of that at the start, in [0, 1)
     speed: Tensor  # (B, k), log speed at the knots
     magnitude: Tensor  # (B, k, C), factor at the knots
 
@@ -49,7 +49,7 @@ def draw_view(
     strong: bool,
     generator: torch.Generator,
 ) -> Draws:
-    """Draws for ``batch`` series of ``length`` samples."""
+    """The random numbers of one view of ``batch`` series of ``length`` samples."""
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=generator.device)
@@ -57,14 +57,14 @@ def draw_view(
     def uniform(*shape: int) -> Tensor:
         return torch.rand(shape, generator=generator, device=generator.device)
 
-    kept = uniform(batch, 1, channels) >= cfg.channel_dropout
-    spared = uniform(batch, 1, channels).argmax(2, keepdim=True)  # one channel always speaks
+    channel_mask = uniform(batch, 1, channels) >= cfg.channel_dropout
+    undropped = uniform(batch, 1, channels).argmax(2, keepdim=True)  # one channel always stays
     jitter = cfg.jitter_strong if strong else cfg.jitter_weak
     time_warp, magnitude_warp = (cfg.time_warp, cfg.magnitude_warp) if strong else (0.0, 0.0)
     return Draws(
-        factor=1 + cfg.scale * normal(batch, 1, channels),
+        scale=1 + cfg.scale * normal(batch, 1, channels),
         noise=jitter * normal(batch, length, channels),
-        kept=kept.scatter(2, spared, True).float(),
+        channel_mask=channel_mask.scatter(2, undropped, True).float(),
         crop=torch.stack([cfg.crop * uniform(batch), uniform(batch)], dim=1),
         speed=time_warp * normal(batch, cfg.knots),
         magnitude=1 + magnitude_warp * normal(batch, cfg.knots, channels),
@@ -75,8 +75,9 @@ def make_view(x: Tensor, observed: Tensor, lengths: Tensor, draws: Draws) -> Vie
     """One view of normalised series (B, L, C) of ``lengths`` (B,) samples."""
     time = time_map(lengths, draws, x.shape[1])
     x, observed = resample(x, observed, lengths, time)
-    smooth = interpolate_knots(draws.magnitude, lengths, x.shape[1])  # (B, L, C)
-    x = x * draws.factor * smooth * draws.kept + draws.noise * draws.kept
+    magnitude = interpolate_knots(draws.magnitude, lengths, x.shape[1])  # (B, L, C)
+    mask = draws.channel_mask
+    x = x * draws.scale * magnitude * mask + draws.noise * mask
     return View(torch.where(observed, x, 0.0), observed, time)
 
 
@@ -86,38 +87,38 @@ def time_map(lengths: Tensor, draws: Draws, length: int) -> Tensor:
     speed = interpolate_knots(draws.speed[..., None], lengths, length).squeeze(2).exp()
     inside = torch.arange(length, device=speed.device) < last  # steps between samples
     steps = torch.where(inside, speed, 0.0)
-    passed = torch.cat([torch.zeros_like(steps[:, :1]), steps.cumsum(1)[:, :-1]], dim=1)
-    share = passed / steps.sum(1, keepdim=True)  # 0 .. 1 over each series
+    elapsed = torch.cat([torch.zeros_like(steps[:, :1]), steps.cumsum(1)[:, :-1]], dim=1)
+    share = elapsed / steps.sum(1, keepdim=True)  # 0 .. 1 over each series
     cut, before = draws.crop[:, :1], draws.crop[:, 1:]
     return last * (cut * before + (1 - cut) * share)
 
 
 def resample(x: Tensor, observed: Tensor, lengths: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-    """Linear interpolation at ``time`` (B, L); observed where every sample it needs is."""
+    """Linear interpolation at ``time`` (B, L); observed where all samples it is made of are."""
     last = (lengths - 1)[:, None]
     left = time.floor().long().clamp(min=0).minimum(last)
     right = (left + 1).minimum(last)
     weight = (time - left)[..., None].clamp(0, 1).to(x.dtype)
 
-    def at(values: Tensor, place: Tensor) -> Tensor:
-        return values.gather(1, place[..., None].expand(-1, -1, values.shape[2]))
+    def at(values: Tensor, index: Tensor) -> Tensor:
+        return values.gather(1, index[..., None].expand(-1, -1, values.shape[2]))
 
     value = (1 - weight) * at(x, left) + weight * at(x, right)
-    seen = (at(observed, left) | (weight == 1)) & (at(observed, right) | (weight == 0))
+    valid = (at(observed, left) | (weight == 1)) & (at(observed, right) | (weight == 0))
     inside = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return value, seen & inside[..., None]
+    return value, valid & inside[..., None]
 
 
 def interpolate_knots(knots: Tensor, lengths: Tensor, length: int) -> Tensor:
     """A smooth curve (B, L, C) through knots (B, k, C) spread evenly over each series."""
     k = knots.shape[1]
     last = (lengths - 1).clamp(min=1)[:, None]
-    place = torch.arange(length, device=knots.device, dtype=knots.dtype) / last * (k - 1)  # (B, L)
-    left = place.floor().long().clamp(0, k - 2)
-    u = (place - left).clamp(0, 1)
-    u = (u * u * (3 - 2 * u))[..., None]  # no corners at the knots
+    knot = torch.arange(length, device=knots.device, dtype=knots.dtype) / last * (k - 1)  # (B, L)
+    left = knot.floor().long().clamp(0, k - 2)
+    u = (knot - left).clamp(0, 1)
+    u = (u * u * (3 - 2 * u))[..., None]  # smoothstep: no corners at the knots
 
-    def at(number: Tensor) -> Tensor:
-        return knots.gather(1, number[..., None].expand(-1, -1, knots.shape[2]))
+    def at(index: Tensor) -> Tensor:
+        return knots.gather(1, index[..., None].expand(-1, -1, knots.shape[2]))
 
     return (1 - u) * at(left) + u * at(left + 1)

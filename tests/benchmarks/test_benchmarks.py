@@ -234,7 +234,7 @@ def test_the_benchmarks_step_is_the_step_of_pretrain(tmp_path):
     training = training_step.begin(rows, cfg, 4)
     for _ in range(4):
         training.step()
-    model = pretrain(rows.recordings, tmp_path / "run", cfg, say=None)
+    model = pretrain(rows.recordings, tmp_path / "run", cfg, log=None)
     for ours, theirs in zip(training.learner.model.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
 

@@ -160,40 +160,40 @@ def test_the_experiments_are_as_they_say(name):
 
 def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pretrained):
     out, cfg = tmp_path / "run", config()
-    finetune(made(), out, cfg, say=None)
+    finetune(made(), out, cfg, log=None)
     with pytest.raises(ConfigError, match=r"other settings: finetune\.labels differ"):
-        finetune(made(), out, config("finetune.labels=50%"), say=None)
+        finetune(made(), out, config("finetune.labels=50%"), log=None)
     with pytest.raises(ConfigError, match="begun with other data: labels differ"):
-        finetune(made()._replace(y=1 - made().y), out, cfg, say=None)
+        finetune(made()._replace(y=1 - made().y), out, cfg, log=None)
     start = tmp_path / "start"
-    finetune(made(), start, cfg, pretrained=pretrained, say=None)
+    finetune(made(), start, cfg, pretrained=pretrained, log=None)
     with pytest.raises(ConfigError, match="begun on made after recordings without a name, not on"):
-        finetune(made(), start, config("model.dropout=0.2"), say=None)
+        finetune(made(), start, config("model.dropout=0.2"), log=None)
     moved = [r._replace(values=r.values + 1) for r in made().recordings]
     with pytest.raises(ConfigError, match="begun with other data: means and scales differ"):
-        finetune(made()._replace(recordings=moved), start, cfg, pretrained=pretrained, say=None)
+        finetune(made()._replace(recordings=moved), start, cfg, pretrained=pretrained, log=None)
     other = shutil.copytree(pretrained, tmp_path / "other")
     model = progmem.load(other / "model")
     torch.nn.init.zeros_(model.encoder.cls)
     model.save(other / "model")
     with pytest.raises(ConfigError, match="first weights differ"):
-        finetune(made(), start, cfg, pretrained=other, say=None)
+        finetune(made(), start, cfg, pretrained=other, log=None)
 
 
 def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_path):
     data = made()
     data.test[3][5, 1] = np.inf
     with pytest.raises(InputError, match="test series 3, sample 5, channel 1 is inf"):
-        finetune(data, tmp_path / "run", config(), say=None)
+        finetune(data, tmp_path / "run", config(), log=None)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
     with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'loss'"):
-        finetune(made()._replace(noted={}), pretrained, config(), say=None)
-    finetune(made()._replace(noted={}), tmp_path / "tuned", config(), say=None)
+        finetune(made()._replace(noted={}), pretrained, config(), log=None)
+    finetune(made()._replace(noted={}), tmp_path / "tuned", config(), log=None)
     with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'finetune'"):
-        pretrain(made().recordings, tmp_path / "tuned", read_config(None, SHAPE), say=None)
+        pretrain(made().recordings, tmp_path / "tuned", read_config(None, SHAPE), log=None)
 
 
 def test_a_label_that_is_alone_in_its_class_is_refused_where_it_would_be_held_out():

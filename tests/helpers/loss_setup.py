@@ -3,7 +3,7 @@
 import torch
 
 from progmem.config import LossConfig, ModelConfig
-from progmem.losses.total import Embedded, draw, total_loss
+from progmem.losses.total import Embedded, draw_step_negatives, total_loss
 from progmem.training.distributed import OneProcess
 
 B, D = 4, 6
@@ -35,7 +35,7 @@ def draws_for(views, n=2, overlap=None, count=13):
         overlap = torch.eye(B, dtype=torch.bool)
         overlap[0, 1] = overlap[1, 0] = True  # two rows share samples
     generator = torch.Generator().manual_seed(3)
-    return draw(overlap, K, N, n, count=count, generator=generator)
+    return draw_step_negatives(overlap, K, N, n, count=count, generator=generator)
 
 
 def entry_of(negatives):

@@ -32,8 +32,8 @@ def small_config(*more):
     return read_config(None, [*SETTINGS, *more])
 
 
-def run(folder, *settings, say=lambda _: None):
-    return pretrain(made_recordings(), folder, small_config(*settings), say=say)
+def run(folder, *settings, log=lambda _: None):
+    return pretrain(made_recordings(), folder, small_config(*settings), log=log)
 
 
 def weights(folder):

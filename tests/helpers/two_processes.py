@@ -50,17 +50,17 @@ def train_on_labels(folder):
     settings = [text for text in SETTINGS if not text.startswith(("loss", "train.epochs"))]
     more = ["train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"]
     cfg = read_finetune_config(None, [*settings, *more, "finetune.views=strong"])
-    return finetune(data, folder, cfg, say=None).classifier
+    return finetune(data, folder, cfg, log=None).classifier
 
 
 def main():
     out = Path(sys.argv[1])
     cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
-    pretrain(made_recordings(), out / "run", cfg, say=lambda _: None)  # starts the processes
+    pretrain(made_recordings(), out / "run", cfg, log=lambda _: None)  # starts the processes
     parts = small_config(
         "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
     )
-    pretrain(made_recordings(), out / "parts", parts, say=lambda _: None)
+    pretrain(made_recordings(), out / "parts", parts, log=lambda _: None)
     train_on_labels(out / "finetuned")
     found = gradients()
     for tensor in found.values():

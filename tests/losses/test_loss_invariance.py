@@ -104,7 +104,7 @@ def test_positives_are_matched_by_time_and_masked_where_there_is_none():
     other = torch.tensor([[9.0, 19.5, 31.0, 99.0]])
     valid = torch.ones(1, 4, dtype=torch.bool)
     found = match(time, valid, other, valid, tolerance=4)
-    assert found.place.tolist() == [[0, 0, 1, 2]]
+    assert found.position.tolist() == [[0, 0, 1, 2]]
     assert found.found.tolist() == [[False, True, True, True]]
     gone = match(time, valid, other, valid & (other != 31.0), tolerance=4)
     assert gone.found.tolist() == [[False, True, True, False]]

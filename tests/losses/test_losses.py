@@ -10,7 +10,7 @@ from loss_setup import B, draws_for, entry_of, make_embedded, run, setting
 from progmem.config import LossConfig, ModelConfig
 from progmem.losses.hgcl import Level, token_level
 from progmem.losses.pairs import Match
-from progmem.losses.total import Embedded, draw, total_loss
+from progmem.losses.total import Embedded, draw_step_negatives, total_loss
 from progmem.ops.sampled_contrast import Bank
 from progmem.training.distributed import OneProcess
 
@@ -91,7 +91,7 @@ def test_one_value_of_each_loss_by_hand():
     e = torch.eye(2, dtype=torch.float64)
     mask = torch.ones(2, 2, dtype=torch.bool)
     view = Embedded(e, e[:, None, None], e[:, None].repeat(1, 2, 1), mask, mask[:, :1], None, None)
-    drawn = draw(
+    drawn = draw_step_negatives(
         torch.eye(2, dtype=torch.bool),
         2,
         1,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from model_setup import make_model
 
-from progmem.geometry import lay_out, unfold_windows
+from progmem.geometry import unfold_windows, window_masks
 from progmem.ops.window_attention import window_attention
 
 
@@ -14,10 +14,10 @@ def run_blocks(model, tokens, depth):
     K = tokens.shape[1]
     N = -(-(K - cfg.window) // cfg.stride) + 1
     valid = torch.ones(1, K, dtype=torch.bool)
-    layout = lay_out(cfg, valid, torch.tensor([K]), N, gaps=False)
+    masks = window_masks(cfg, valid, torch.tensor([K]), N, gaps=False)
     x, memory = tokens, model.first_memory()
     for block in model.pma_blocks[: depth - 1]:
-        x, memory = block(x, tokens, memory, layout)
+        x, memory = block(x, tokens, memory, masks)
     block = model.pma_blocks[depth - 1]
     below = None if memory is None else memory.expand(1, N, -1, -1).clone()
     if below is not None and not below.requires_grad:
@@ -25,12 +25,12 @@ def run_blocks(model, tokens, depth):
     rows, qkv = block.project(x, tokens)
     start = weights = known = None
     if block.slots is not None:
-        start, weights = block.slots.first(), block.slots.weights(block.layer)
+        start, weights = block.slots.reset_state(), block.slots.scan_weights(block.layer)
         known = block.slots.gate_below(block.layer, weights, below)
     attended, memory = window_attention(
-        qkv, start, known, weights, layout, cfg=cfg, training=block.training
+        qkv, start, known, weights, masks, cfg=cfg, training=block.training
     )
-    rows = block.layer.complete_windows(unfold_windows(rows, cfg, N), attended)
+    rows = block.layer.attention_output_windows(unfold_windows(rows, cfg, N), attended)
     return rows[0], None if memory is None else memory[0], below
 
 

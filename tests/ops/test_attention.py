@@ -49,14 +49,14 @@ def test_attention_takes_windows_as_views_of_their_tokens():
 
 
 def test_which_attention_is_of_few_keys():
-    takes = short_attention.takes
-    assert takes(6, 8, 40) and not takes(6, 65, 40)
-    assert not takes(65, 8, 40) and not takes(6, 8, 130)
+    supports_sizes = short_attention.supports_sizes
+    assert supports_sizes(6, 8, 40) and not supports_sizes(6, 65, 40)
+    assert not supports_sizes(65, 8, 40) and not supports_sizes(6, 8, 130)
 
 
 def test_attention_of_very_many_series_can_be_launched():
     x = torch.empty(8).expand(2**17, 1, 2, 2, 8)
     mask = torch.ones(1, dtype=torch.bool).expand(2**17, 1, 2, 4)
-    given = short_attention.Given(x, x, x, x, x, mask)
+    given = short_attention.Inputs(x, x, x, x, x, mask)
     for grid in (short_attention._grid(given, {"G": 1}), slot_attention._grid(given)):
         assert all(size < 2**16 for size in grid[1:])  # CUDA's bound, but for the first axis

@@ -1,6 +1,6 @@
-"""Batches of one shape that are recorded and replayed give what plain ones give.
+"""Batches of one shape that are captured and replayed give what plain ones give.
 
-A tape stands in for the CUDA graph, as in test_steady.
+A tape stands in for the CUDA graph, as in test_graphed_push.
 """
 
 import gc
@@ -37,15 +37,15 @@ def done(monkeypatch):
             result = call()
         return result
 
-    def record(call, *, device):
-        done.append("record")
+    def capture(call, *, device):
+        done.append("capture")
         with Tape() as tape:
             result = call()
         done.append(weakref.ref(result.tokens))
         return Graph(tape, done), result
 
     monkeypatch.setattr(cuda_graphs, "warm_up", warm_up)
-    monkeypatch.setattr(cuda_graphs, "record", record)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "on_gpu", lambda _: True)
     return done
 
@@ -55,10 +55,10 @@ def words(done):
 
 
 @pytest.mark.parametrize("geometry", [(6, 3, 2), (8, 3, 1), (6, 3, 0)], ids=str)
-def test_batches_of_one_shape_are_recorded_once_and_replayed(done, geometry, monkeypatch):
+def test_batches_of_one_shape_are_captured_once_and_replayed(done, geometry, monkeypatch):
     model, x = make_model(*geometry), torch.randn(9, 60, 2)
     z = model.encode(x, batch_size=2)  # the ninth alone is another shape
-    assert words(done) == ["warm-up", "record", "replay", "replay", "replay"]
+    assert words(done) == ["warm-up", "capture", "replay", "replay", "replay"]
     monkeypatch.undo()
     assert_same(z, model.encode(x, batch_size=2), atol=1e-12)
 
@@ -81,16 +81,18 @@ def test_without_a_gpu_every_batch_runs_plainly(done, monkeypatch):
     assert done == []
 
 
-def test_gaps_and_lengths_have_recordings_of_their_own(done, monkeypatch):
+def test_gaps_and_lengths_have_graphs_of_their_own(done, monkeypatch):
     """Pairs: complete, with gaps, of unequal lengths; three or more of each, mixed."""
     model, series = make_model(6, 3, 2), []
     for i in range(12):
         x = gappy(2, 60) if i % 3 == 1 else torch.randn(2, 60, 2)
         series += [x[0], x[1][: 41 + i] if i % 3 == 2 else x[1]]
-    monkeypatch.setattr(cuda_graphs, "MOST", 3)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 3)
     z = model.encode(series, batch_size=2)
-    assert words(done).count("record") == 3 and words(done).count("replay") > 6
-    monkeypatch.setattr(cuda_graphs, "MOST", 1)  # one drives the other out, and nothing changes
+    assert words(done).count("capture") == 3 and words(done).count("replay") > 6
+    monkeypatch.setattr(
+        cuda_graphs, "MAX_GRAPHS", 1
+    )  # one drives the other out, and nothing changes
     few = model.encode(series, batch_size=2)
     monkeypatch.undo()
     plain = model.encode(series, batch_size=2)
@@ -98,7 +100,7 @@ def test_gaps_and_lengths_have_recordings_of_their_own(done, monkeypatch):
     assert_same(few, plain, atol=1e-12)
 
 
-def test_autocast_is_recorded_and_keeps_no_weights_for_the_graph(done, monkeypatch):
+def test_autocast_is_captured_and_keeps_no_weights_for_the_graph(done, monkeypatch):
     model, x = make_model(6, 3, 2).float(), torch.randn(8, 60, 2)
     caches = []
     forward = model.forward
@@ -118,7 +120,7 @@ def test_autocast_is_recorded_and_keeps_no_weights_for_the_graph(done, monkeypat
     assert not torch.equal(plain.tokens, model.encode(x, batch_size=2).tokens)
 
 
-def test_nothing_of_a_recording_outlives_the_call(done):
+def test_nothing_of_a_graph_outlives_the_call(done):
     make_model(6, 3, 2).encode(torch.randn(8, 60, 2), batch_size=2)  # what torch keeps of a first
     done.clear()
     gc.disable()

@@ -120,8 +120,8 @@ LONG_SLOW = ("no overlap", "tokens after the last window")
 def long(monkeypatch):
     """As if these windows were long; what went through their kernels."""
     taken = []
-    monkeypatch.setattr(short_attention, "takes", lambda *_: False)
-    monkeypatch.setattr(layers, "PIECE", 37)  # so that there are several, and a shorter one
+    monkeypatch.setattr(short_attention, "supports_sizes", lambda *_: False)
+    monkeypatch.setattr(layers, "CHUNK", 37)  # so that there are several, and a shorter one
     for module, name in (
         (window_attention, "_long_windows"),
         (neighbourhood_attention, "_long_band"),

@@ -8,7 +8,7 @@ from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, in_both_forms
 from progmem.model.block import TokenGate
 from progmem.ops import layers
 from progmem.ops.layers import FeedForwardWeights, NormWeights
-from progmem.training.pretrain import Head
+from progmem.training.pretrain import ProjectionHead
 
 pytest.importorskip("triton")
 
@@ -77,13 +77,13 @@ def test_a_product_with_its_gelu(dtype):
     x, weight, bias = torch.randn(R, K), torch.randn(C, K) / 6, torch.randn(C)
     x, weight, bias = x.to(DEVICE, dtype), weight.to(DEVICE, dtype), bias.to(DEVICE)
     wide, out, back = (torch.empty(R, C, dtype=dtype, device=DEVICE) for _ in range(3))
-    linear.gelu_of_product(x, weight, bias, wide=wide, out=out)
+    linear.matmul_gelu(x, weight, bias, hidden=wide, out=out)
     close = {"rtol": 2e-3, "atol": 2e-3} if dtype == torch.float16 else {}
     torch.testing.assert_close(wide.float(), x.float() @ weight.float().T, **close)
     y = (wide.float() + bias).requires_grad_()
     torch.testing.assert_close(out.float(), F.gelu(y).detach(), **close)
     pull = torch.randn(R, K, device=DEVICE).to(dtype)
-    linear.gelu_backward_of_product(pull, weight.T.contiguous(), bias, wide=wide, out=back)
+    linear.matmul_gelu_backward(pull, weight.T.contiguous(), bias, hidden=wide, out=back)
     (slope,) = torch.autograd.grad(F.gelu(y), y, pull.float() @ weight.float().T)
     torch.testing.assert_close(back.float(), slope, **close)
 
@@ -133,7 +133,7 @@ def test_the_rest_of_a_layer(masked):
 
 
 def test_a_head():
-    head, x = Head(6, 8, 5).to(DEVICE), drawn(3, 4, 6)
+    head, x = ProjectionHead(6, 8, 5).to(DEVICE), drawn(3, 4, 6)
     assert_equal_forms(*in_both_forms(lambda: head(x)), [x, *head.parameters()])
 
 

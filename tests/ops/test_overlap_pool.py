@@ -5,7 +5,7 @@ import torch
 from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_both_forms
 
 import progmem
-from progmem.geometry import count_windows, lay_out
+from progmem.geometry import count_windows, window_masks
 from progmem.model.block import OverlapAggregator
 
 pytest.importorskip("triton")
@@ -28,7 +28,7 @@ def test_overlap_aggregator(window, stride, tokens, request):
     counts = torch.tensor([tokens, max(1, tokens - 3)], device=DEVICE)  # unequal lengths
     valid = torch.arange(tokens, device=DEVICE) < counts[:, None]
     N = count_windows(cfg, tokens)
-    exists = lay_out(cfg, valid, counts, N, gaps=False).copies
+    exists = window_masks(cfg, valid, counts, N, gaps=False).copies
     rows = drawn(2, N, window, 12)
     some = exists.any(2)[..., None]  # a token without copies has a row that means nothing
     both = in_both_forms(lambda: aggregator(rows, exists) * some)
@@ -38,7 +38,7 @@ def test_overlap_aggregator(window, stride, tokens, request):
 def test_the_cast_of_a_pool_hands_its_gradient_back():
     rows, taps = drawn(2, 3, 4, 8), drawn(3, 8)
     exists = torch.ones(2, 10, 2, dtype=torch.bool, device=DEVICE)
-    made = overlap_means.means(rows, exists, taps, stride=3, dtype=torch.bfloat16)
+    made = overlap_means.copy_means(rows, exists, taps, stride=3, dtype=torch.bfloat16)
     skip, mixed, cast = made
     assert cast.dtype == mixed.dtype == torch.bfloat16
     torch.testing.assert_close(cast.float(), rows.detach(), rtol=2**-7, atol=0)
@@ -48,7 +48,7 @@ def test_the_cast_of_a_pool_hands_its_gradient_back():
 
 
 def test_the_pool_keeps_nothing_without_a_gradient(monkeypatch):
-    kept, kernel = [], overlap_pool._attended_forward
+    kept, kernel = [], overlap_pool._attend_copies_forward
 
     class Watched:
         def __getitem__(self, grid):
@@ -58,7 +58,7 @@ def test_the_pool_keeps_nothing_without_a_gradient(monkeypatch):
 
             return run
 
-    monkeypatch.setattr(overlap_pool, "_attended_forward", Watched())
+    monkeypatch.setattr(overlap_pool, "_attend_copies_forward", Watched())
     cfg = progmem.ModelConfig(channels=1, dim=8, heads=2, blocks=1, window=4, stride=2, slots=1)
     pool = OverlapAggregator(cfg).to(DEVICE)
     rows, exists = drawn(1, 2, 4, 8), torch.ones(1, 6, 2, dtype=torch.bool, device=DEVICE)

@@ -26,7 +26,7 @@ class Driver:  # of a GPU that can be compiled for, not launched on
 
 driver.set_active(Driver())
 from progmem.ops.fused import gated_mix
-from progmem.ops.fused.precompile import made_ahead
+from progmem.ops.fused.precompile import precompile
 
 def made():
     return len(gated_mix._mix_forward.function.device_caches[0][0])
@@ -35,18 +35,18 @@ def mix(rows, width, dtype=torch.float32):
     z = torch.ones(rows, width, dtype=dtype)
     gated_mix.gated_mix(z, z[:1], z, z)
 
-with made_ahead(lambda: True):
+with precompile(lambda: True):
     for rows in (5, 19, 4):  # no kernels of their own
         mix(rows, 32)
     mix(5, 7)
     mix(5, 32, torch.bfloat16)
     mix(5, 32)
 print(made(), launchers)
-with made_ahead(lambda: True):
+with precompile(lambda: True):
     mix(9, 7)
 print(made())
 try:
-    with made_ahead(lambda: False):
+    with precompile(lambda: False):
         mix(5, 32)
 except Exception:
     print("launched")

@@ -1,4 +1,4 @@
-"""Repulsion by drawn negatives: the plain path against what it means, the kernels against that."""
+"""Sampled negatives: the plain path against what it means, the kernels against that."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from loss_setup import draws_for, make_embedded, run, setting
 
 from progmem import ops
 from progmem.losses.pairs import draw_negatives
-from progmem.ops.sampled_contrast import Bank, repulsion
+from progmem.ops.sampled_contrast import Bank, negative_logsumexp
 
 pytestmark = QUIET
 CLOSE = 1e-5
@@ -26,12 +26,12 @@ SHAPES = {  # B, T, P, M, D
 
 def by_kernels(bank, temperature):
     with fused():
-        return repulsion(bank, temperature)
+        return negative_logsumexp(bank, temperature)
 
 
 def plainly(bank, temperature):
     with ops.use_backend("plain"):
-        return repulsion(bank, temperature)
+        return negative_logsumexp(bank, temperature)
 
 
 def unit(*shape, dtype=torch.float32):
@@ -45,28 +45,33 @@ def made_bank(B, P, M, D, *, own=None, dtype=torch.float32, more=0):
     drawn = draw_negatives(overlap, P, count=M, generator=torch.Generator().manual_seed(1))
     drawn = drawn._replace(order=drawn.order // P * (P + more) + drawn.order % P)
     vectors = unit(2, B * (P + more), D, dtype=dtype)
-    known = torch.rand(2, B * (P + more)) > 0.2
+    valid = torch.rand(2, B * (P + more)) > 0.2
     drawn = drawn._make(t.to(DEVICE) for t in drawn)
-    return Bank(vectors, known.to(DEVICE), drawn, own or slice(0, B))
+    return Bank(vectors, valid.to(DEVICE), drawn, own or slice(0, B))
 
 
 def one_by_one(bank, anchors, temperature):
     """Entry by entry, as `Negatives` says."""
-    b, P = bank.own.stop - bank.own.start, bank.drawn.entries
-    push = torch.full(anchors.shape[:2], -float("inf"), dtype=anchors.dtype)
-    away = torch.zeros_like(push)
+    b, P = bank.own.stop - bank.own.start, bank.negatives.entries
+    negative_lse = torch.full(anchors.shape[:2], -float("inf"), dtype=anchors.dtype)
+    negative_sim = torch.zeros_like(negative_lse)
     for q, own in enumerate(anchors):
         view, i = 1 - q // b, q % b + bank.own.start
-        place = [(i * P + m) % len(bank.drawn.order) for m in range(bank.negatives)]
+        place = [(i * P + m) % len(bank.negatives.order) for m in range(bank.sample_size)]
         entry = [
             e
-            for e, ok in zip(bank.drawn.order[place].tolist(), bank.drawn.mask[i], strict=True)
-            if ok and bank.known[view, e]
+            for e, ok in zip(
+                bank.negatives.order[place].tolist(), bank.negatives.mask[i], strict=True
+            )
+            if ok and bank.valid[view, e]
         ]
         if entry:
             cosine = own @ bank.vectors[view, entry].T
-            push[q], away[q] = (cosine / temperature).exp().sum(1).log(), cosine.mean(1)
-    return push, away
+            negative_lse[q], negative_sim[q] = (
+                (cosine / temperature).exp().sum(1).log(),
+                cosine.mean(1),
+            )
+    return negative_lse, negative_sim
 
 
 def assert_same(ours, theirs, inputs, *, bits=0.0, **tolerance):
@@ -74,8 +79,11 @@ def assert_same(ours, theirs, inputs, *, bits=0.0, **tolerance):
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, **tolerance)
     weight = torch.randn_like(theirs[0])
-    pushes = [torch.where(push.isfinite(), push, 0.0) for push in (ours[0], theirs[0])]
-    found, expected = (torch.autograd.grad(push, inputs, weight) for push in pushes)
+    pushes = [
+        torch.where(negative_lse.isfinite(), negative_lse, 0.0)
+        for negative_lse in (ours[0], theirs[0])
+    ]
+    found, expected = (torch.autograd.grad(negative_lse, inputs, weight) for negative_lse in pushes)
     for f, e in zip(found, expected, strict=True):
         assert (f - e).abs().max() <= max(bits, tolerance["atol"]) * e.abs().max()
     assert not ours[1].requires_grad
@@ -87,7 +95,7 @@ def test_negatives_are_the_drawn_entries(shape):
     B, T, P, M, D = shape
     bank = made_bank(B, P, M, D, dtype=torch.float64, more=2)
     anchors = unit(2 * B, T, D, dtype=torch.float64)
-    ours = repulsion(bank, 0.2)(anchors, slice(0, 2 * B))
+    ours = negative_logsumexp(bank, 0.2)(anchors, slice(0, 2 * B))
     theirs = one_by_one(bank, anchors, 0.2)
     assert_same(ours, theirs, [anchors, bank.vectors], rtol=0, atol=1e-10)
     assert not ours[0][0].isfinite().any()
@@ -116,16 +124,16 @@ def test_own_rows_in_pieces_are_parts_of_the_whole(own, way):
     whole = made_bank(9, 6, 30, 8)
     anchors = unit(18, 5, 8)
     both = anchors.unflatten(0, (2, 9))[:, own].flatten(0, 1)
-    push, away = (
+    negative_lse, negative_sim = (
         t.unflatten(0, (2, 9))[:, own].flatten(0, 1)
         for t in plainly(whole, 0.5)(anchors, slice(0, 18))
     )
-    repelled, b = way(whole._replace(own=own), 0.5), own.stop - own.start
+    score_negatives, b = way(whole._replace(own=own), 0.5), own.stop - own.start
     pieces = [slice(0, 1), slice(1, b + 2), slice(b + 2, 2 * b)]
-    parts = [repelled(both[rows], rows) for rows in pieces]
+    parts = [score_negatives(both[rows], rows) for rows in pieces]
     ours = [torch.cat(column) for column in zip(*parts, strict=True)]
     tolerance = {"rtol": CLOSE, "atol": CLOSE, "bits": BITS}
-    assert_same(ours, (push, away), [anchors, whole.vectors], **tolerance)
+    assert_same(ours, (negative_lse, negative_sim), [anchors, whole.vectors], **tolerance)
 
 
 def test_all_objectives_through_the_kernels():

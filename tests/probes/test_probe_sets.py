@@ -71,7 +71,7 @@ def test_test_rows_change_nothing_but_their_own_predictions(tmp_path, monkeypatc
     for number, value in enumerate((0.0, 1e6)):
         data = made_set(value)
         model = pretrain(
-            data.training_recordings(), tmp_path / str(number), read_config(None, TINY), say=None
+            data.training_recordings(), tmp_path / str(number), read_config(None, TINY), log=None
         )
         result = probe_set(model, data, labels=[0.1], heads=["linear", "rbf"])
         scores = result["scores"]["sequence"]["10%"]["linear"]["accuracy"]
@@ -89,7 +89,7 @@ def test_test_rows_change_nothing_but_their_own_predictions(tmp_path, monkeypatc
 def test_the_untrained_twin_has_learnt_the_statistics_and_nothing_else(tmp_path):
     data = made_set()
     cfg = read_config(None, TINY)
-    model = pretrain(data.training_recordings(), tmp_path / "run", cfg, say=None)
+    model = pretrain(data.training_recordings(), tmp_path / "run", cfg, log=None)
     twin, trained = untrained_twin(model, seed=3).cpu().state_dict(), model.cpu().state_dict()
     assert torch.equal(twin["stats.mean"], trained["stats.mean"]) and twin["stats.mean"].any()
     torch.manual_seed(3)

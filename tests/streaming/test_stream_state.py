@@ -152,7 +152,7 @@ def test_a_long_push_is_not_kept_alive_by_what_is_left_of_it():
     stream = progmem.Stream(make_model(6, 3, 2), horizon=10)
     stream.push(torch.randn(1, 20_000, 2))
     held = [t for b in stream.backbone.blocks for t in vars(b.state).values()]
-    held += [stream.backbone.x, *stream.before[0], *vars(stream.recent.rings[0]).values()]
+    held += [stream.backbone.x, *stream.before[0], *vars(stream.cls_rings.rings[0]).values()]
     sizes = [t.untyped_storage().nbytes() for t in held if isinstance(t, torch.Tensor)]
     assert sum(sizes) < 100_000
 
@@ -171,27 +171,27 @@ def test_the_sequence_of_a_stream_is_cls_over_the_horizon():
     for layer in encoder.attention_layers:
         valid = torch.ones(tokens.shape[:2], dtype=torch.bool)
         tokens, made = encoder.refine(layer, tokens, valid, no_keys(tokens, encoder.reach))
-        keys.append(no_keys(tokens, 20).moved_on(made))
-    cls = encoder.start(1)
+        keys.append(no_keys(tokens, 20).shifted_by(made))
+    cls = encoder.initial_cls(1)
     for layer, last in zip(encoder.attention_layers, keys, strict=True):
         q, k, v = layer.project(cls)[1].chunk(3, dim=-1)
-        seen = Keys(k, v, last.valid.new_ones(1, 1)).then(last)
-        cls = layer.complete(cls, attend_cls(q, *seen, heads=encoder.heads))
+        seen = Keys(k, v, last.valid.new_ones(1, 1)).concat(last)
+        cls = layer.attention_output(cls, attend_cls(q, *seen, heads=encoder.heads))
     torch.testing.assert_close(sequence, encoder.norm(cls).squeeze(1), rtol=0, atol=1e-12)
 
 
 def _run_block(model, block, tokens, signal):
-    from progmem.geometry import count_windows, lay_out
+    from progmem.geometry import count_windows, window_masks
 
     K = tokens.shape[1]
-    layout = lay_out(
+    masks = window_masks(
         model.cfg,
         torch.ones(1, K, dtype=torch.bool),
         torch.tensor([K]),
         count_windows(model.cfg, K),
         gaps=False,
     )
-    return block(tokens, signal, None, layout)[0]
+    return block(tokens, signal, None, masks)[0]
 
 
 def test_what_a_stream_holds_does_not_grow():

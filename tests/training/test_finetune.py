@@ -63,7 +63,7 @@ def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
 @pytest.mark.parametrize("encoder", ["pmt", "vanilla"])
 def test_what_can_be_told_apart_is_learnt(tmp_path, encoder):
     cfg = config(f"finetune.encoder={encoder}", "train.epochs=12", "train.lr=2e-3")
-    classifier, result = finetune(made(), tmp_path / "run", cfg, say=None)
+    classifier, result = finetune(made(), tmp_path / "run", cfg, log=None)
     assert result["rows"][0]["scores"] == {"accuracy": 1.0, "macro_f1": 1.0, "weighted_f1": 1.0}
     assert classifier.predict(made().test).tolist() == ["slow", "fast"] * 10
     assert json.loads((tmp_path / "run/result.json").read_text()) == result
@@ -77,12 +77,12 @@ def test_a_frozen_network_is_unchanged_and_a_free_one_is_not(tmp_path, pretraine
         tmp_path / "head",
         config("finetune.only_head=true"),
         pretrained=pretrained,
-        say=None,
+        log=None,
     )
     assert same_weights(head.encoder, before)
     assert head.head.weight.abs().sum() > 0
     assert not head.train().encoder.training
-    free, _ = finetune(made(), tmp_path / "free", config(), pretrained=pretrained, say=None)
+    free, _ = finetune(made(), tmp_path / "free", config(), pretrained=pretrained, log=None)
     assert [seen["labels"] for seen in trained_on(tmp_path / "free")] == [True, False]
     assert not same_weights(free.encoder, before)
     changed = free.encoder.state_dict()
@@ -93,14 +93,14 @@ def test_a_frozen_network_is_unchanged_and_a_free_one_is_not(tmp_path, pretraine
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, pretrained, more):
     cfg, said = config(*more), []
     for name in ("whole", "broken"):
-        finetune(made(), tmp_path / name, cfg, pretrained=pretrained, say=None)
+        finetune(made(), tmp_path / name, cfg, pretrained=pretrained, log=None)
     without_last_checkpoint(tmp_path / "broken")
-    finetune(made(), tmp_path / "broken", cfg, pretrained=pretrained, say=said.append)
+    finetune(made(), tmp_path / "broken", cfg, pretrained=pretrained, log=said.append)
     assert any("going on from step" in line for line in said)
     whole, broken = (Classifier.load(tmp_path / name) for name in ("whole", "broken"))
     assert same_weights(whole, broken)
     again = []
-    finetune(made(), tmp_path / "broken", cfg, pretrained=pretrained, say=again.append)
+    finetune(made(), tmp_path / "broken", cfg, pretrained=pretrained, log=again.append)
     assert any("has finished its" in line for line in again)
 
 
@@ -116,15 +116,15 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, 
     cfg, said = config("train.checkpoint_every=100"), []
     monkeypatch.setattr(MetricsLog, "write", interrupted)
     with pytest.raises(SystemExit) as stopped:
-        finetune(made(), tmp_path / "stopped", cfg, say=said.append)
+        finetune(made(), tmp_path / "stopped", cfg, log=said.append)
     monkeypatch.undo()
     assert stopped.value.code == 143 and "the same command goes on from there" in said[-1]
-    kept_step = newest_checkpoint(tmp_path / "stopped/checkpoints", say=print).step
+    kept_step = newest_checkpoint(tmp_path / "stopped/checkpoints", log=print).step
     kept = (tmp_path / "stopped/metrics.jsonl").read_text().splitlines()
     assert 3 <= kept_step == len(kept) < 6
     assert not (tmp_path / "stopped/result.json").exists()
     for name in ("stopped", "whole"):
-        finetune(made(), tmp_path / name, cfg, say=lambda _: None)
+        finetune(made(), tmp_path / name, cfg, log=lambda _: None)
     assert same_weights(*(Classifier.load(tmp_path / name) for name in ("stopped", "whole")))
     lines = (tmp_path / "stopped/metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line) for line in lines]
@@ -135,7 +135,7 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, 
 def test_test_rows_change_nothing_that_is_trained(tmp_path):
     """Markers of a million in every test row."""
     runs = [
-        finetune(made(value), tmp_path / str(value), config("finetune.labels=25%"), say=None)
+        finetune(made(value), tmp_path / str(value), config("finetune.labels=25%"), log=None)
         for value in (0.0, 1e6)
     ]
     (clean, one), (marked, other) = runs
@@ -156,7 +156,7 @@ def test_rows_held_out_are_scored_and_neither_they_nor_test_rows_are_learnt_from
             data.recordings[row] = data.recordings[row]._replace(values=values)
         data = data._replace(test=[np.full((60, 2), 1e6, dtype=np.float32)] * 20)
         cfg = config("finetune.validation=0.2")
-        runs.append(finetune(data, tmp_path / str(value), cfg, say=None))
+        runs.append(finetune(data, tmp_path / str(value), cfg, log=None))
     assert same_weights(runs[0].classifier, runs[1].classifier)
     row = runs[0].result["rows"][0]
     assert row["scored"] == "validation" and row["learnt"] == 32
@@ -187,7 +187,7 @@ def test_the_head_has_its_own_rate_and_the_schedule_of_the_run(tmp_path, monkeyp
         return step(self, *rest, **more)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", kept)
-    finetune(made(), tmp_path / "run", config("train.lr=1e-3", "finetune.head_lr=4e-3"), say=None)
+    finetune(made(), tmp_path / "run", config("train.lr=1e-3", "finetune.head_lr=4e-3"), log=None)
     for rates in seen:
         assert rates == pytest.approx([rates[0], rates[0], 4 * rates[0], 4 * rates[0]])
     assert seen[0][0] > seen[-1][0]
@@ -236,13 +236,13 @@ def test_a_run_begun_before_columns_were_noted_goes_on_and_notes_them(tmp_path):
 
 
 def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_path):
-    classifier, _ = finetune(made(), tmp_path / "run", config(), say=None)
+    classifier, _ = finetune(made(), tmp_path / "run", config(), log=None)
     again = Classifier.load(tmp_path / "run")
     with pytest.raises(InputError, match="series 1 has no observed value; leave it out"):
         again.predict([np.zeros((60, 2)), np.full((60, 2), np.nan)])
     x = made().test
     np.testing.assert_allclose(again.scores(x), classifier.scores(x), atol=1e-6)
-    finetune(made(), tmp_path / "other", config("train.seed=1"), say=None)
+    finetune(made(), tmp_path / "other", config("train.seed=1"), log=None)
     shutil.copy(tmp_path / "other/head.safetensors", tmp_path / "run/head.safetensors")
     with pytest.raises(ModelFolderError, match="head belongs to another network"):
         Classifier.load(tmp_path / "run")
@@ -251,7 +251,7 @@ def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_pat
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned") / "run"
-    finetune(made(), folder, config("train.epochs=1"), say=None)
+    finetune(made(), folder, config("train.epochs=1"), log=None)
     return folder
 
 
@@ -295,6 +295,6 @@ def test_a_model_without_memory_and_series_cut_into_windows_are_trained(tmp_path
     data = made()
     long = [r._replace(values=np.tile(r.values, (4, 1))) for r in data.recordings]
     cfg = config("model.slots=0", "data.longest=100", "data.window=60", "train.epochs=1")
-    _, result = finetune(data._replace(recordings=long), tmp_path / "run", cfg, say=None)
-    assert len((tmp_path / "run/metrics.jsonl").read_text()) == 0  # say=None keeps none
+    _, result = finetune(data._replace(recordings=long), tmp_path / "run", cfg, log=None)
+    assert len((tmp_path / "run/metrics.jsonl").read_text()) == 0  # log=None keeps none
     assert result["config"]["model"]["slots"] == 0

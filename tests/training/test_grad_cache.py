@@ -57,7 +57,7 @@ def test_parts_add_up_to_the_gradients_of_the_whole(parts, settings):
 
 
 def test_with_dropout_both_passes_drop_the_same(monkeypatch):
-    monkeypatch.setattr("progmem.model.layers.PIECE", 16)  # rows of a batch that is only looked at
+    monkeypatch.setattr("progmem.model.layers.CHUNK", 16)  # rows of a batch that is only looked at
     task = made_task("model.dropout=0.3")
     task.learner.train()
     embed, seen = task.embed, []

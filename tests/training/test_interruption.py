@@ -90,7 +90,7 @@ def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(tmp_path, d
     assert process.returncode == code, output
     assert time.time() - began < 5
     assert b"the same command goes on from there" in output
-    assert newest_checkpoint(folder / "checkpoints", say=print).step == len(steps_of(folder))
+    assert newest_checkpoint(folder / "checkpoints", log=print).step == len(steps_of(folder))
     assert len(list((folder / "checkpoints").iterdir())) == 1
 
 
@@ -99,7 +99,7 @@ def test_a_run_with_dropout_resumes_exactly_too(tmp_path):
     run(tmp_path / "broken", "model.dropout=0.3")
     max((tmp_path / "broken/checkpoints").iterdir()).unlink()
     said = []
-    run(tmp_path / "broken", "model.dropout=0.3", say=said.append)
+    run(tmp_path / "broken", "model.dropout=0.3", log=said.append)
     assert any("going on from step" in line for line in said)
     assert_same_model(tmp_path / "broken", tmp_path / "whole")
 
@@ -109,7 +109,7 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
     shutil.copytree(finished, folder)
     shutil.rmtree(folder / "model")  # as if killed between the last checkpoint and the model
     said = []
-    run(folder, say=said.append)
+    run(folder, log=said.append)
     assert any("has finished its" in line for line in said)
     assert_same_model(folder, finished)
     before = len(steps_of(folder))
@@ -157,11 +157,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_found(finished, tmp
     folder = tmp_path / "run" / "checkpoints"
     shutil.copytree(finished / "checkpoints", folder)
     *_, before, newest = sorted(folder.glob("*.safetensors"))
-    good = newest_checkpoint(folder, say=print)
+    good = newest_checkpoint(folder, log=print)
     older = artifact.read(before, "checkpoint")
     damage(newest)
     said = []
-    found = newest_checkpoint(folder, say=said.append)
+    found = newest_checkpoint(folder, log=said.append)
     assert any(newest.name in line and "damaged and passed over" in line for line in said)
     assert found.step == older.note["step"] < good.step
     assert all(torch.equal(t, older.tensors[name]) for name, t in found.tensors.items())
@@ -176,7 +176,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(finished, tmp_pa
     newest = max((folder / "checkpoints").glob("*.safetensors"))
     damage(newest)
     said = []
-    run(folder, say=said.append)
+    run(folder, log=said.append)
     assert any(newest.name in line and "damaged and passed over" in line for line in said)
     assert any("going on from step" in line for line in said)
     assert_same_model(folder, finished)
@@ -189,25 +189,25 @@ def test_fifty_flipped_bits_are_all_noticed(finished, tmp_path):
     shutil.copytree(finished / "checkpoints", folder)
     newest = max(folder.glob("*.safetensors"))
     good, rng = newest.read_bytes(), np.random.default_rng(0)
-    newest_step = newest_checkpoint(folder, say=print).step
+    newest_step = newest_checkpoint(folder, log=print).step
     for place in rng.integers(len(good), size=50):
         bad = bytearray(good)
         bad[place] ^= 1 << int(rng.integers(8))
         newest.write_bytes(bytes(bad))
-        assert newest_checkpoint(folder, say=lambda _: None).step < newest_step
+        assert newest_checkpoint(folder, log=lambda _: None).step < newest_step
 
 
 def test_a_flipped_bit_in_step_or_facts_is_damage_not_other_data(finished, tmp_path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(finished / "checkpoints", folder)
     newest = max(folder.iterdir())
-    good, newest_step = newest.read_bytes(), newest_checkpoint(folder, say=print).step
+    good, newest_step = newest.read_bytes(), newest_checkpoint(folder, log=print).step
     place, end = (good.index(text) for text in (b'step\\"', b"learner."))
     for at in range(place, end, 3):
         bad = bytearray(good)
         bad[at] ^= 4
         newest.write_bytes(bytes(bad))
-        assert newest_checkpoint(folder, say=lambda _: None).step < newest_step
+        assert newest_checkpoint(folder, log=lambda _: None).step < newest_step
 
 
 def test_damaged_checkpoints_do_not_drive_out_the_new_ones(finished, tmp_path):
@@ -221,7 +221,7 @@ def test_damaged_checkpoints_do_not_drive_out_the_new_ones(finished, tmp_path):
     optimizer = torch.optim.AdamW(learner.parameters())
     for step in (1, 2):
         checkpoint.save_checkpoint(folder / "checkpoints", step, learner, optimizer, {"rows": 1})
-    assert newest_checkpoint(folder / "checkpoints", say=pytest.fail) == (2, ANY, {"rows": 1})
+    assert newest_checkpoint(folder / "checkpoints", log=pytest.fail) == (2, ANY, {"rows": 1})
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_whole_checkpoint_of_another_network_is_refused_in_one_line(tmp_path, 
     learner(torch.ones(1)).backward()
     optimizer.step()
     checkpoint.save_checkpoint(tmp_path, 1, learner, optimizer, {})
-    found = newest_checkpoint(tmp_path, say=pytest.fail)
+    found = newest_checkpoint(tmp_path, log=pytest.fail)
     with pytest.raises(progmem.ConfigError, match="the checkpoint of step 1 is not of this run"):
         checkpoint.restore(found, other, optimizer)
     with pytest.raises(progmem.ConfigError, match=message):
@@ -265,5 +265,5 @@ def test_a_full_disk_keeps_the_old_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         run(tmp_path / "run")
     monkeypatch.undo()
-    assert checkpoint.newest_checkpoint(tmp_path / "run/checkpoints", say=print).step == calls[1]
+    assert checkpoint.newest_checkpoint(tmp_path / "run/checkpoints", log=print).step == calls[1]
     assert not list((tmp_path / "run/checkpoints").glob(".progmem-*"))

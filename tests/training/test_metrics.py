@@ -15,7 +15,7 @@ from progmem.training.pretrain import pretrain
 def test_a_collapse_is_warned_about(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "COLLAPSED", 1e9)
     said = []
-    run(tmp_path / "run", say=said.append)
+    run(tmp_path / "run", log=said.append)
     assert sum("have collapsed" in line for line in said) == 1
 
 
@@ -27,7 +27,7 @@ def test_effective_rank_and_spread_of_known_vectors():
 
 def test_a_batch_of_one_row_has_no_spread_to_tell_of(tmp_path):
     cfg = small_config("train.batch_size=2", "train.log_every=1", "train.epochs=1")
-    pretrain(made_recordings()[:3], tmp_path / "run", cfg, say=lambda _: None)
+    pretrain(made_recordings()[:3], tmp_path / "run", cfg, log=lambda _: None)
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     two, one = (json.loads(line) for line in lines)
     assert set(two) - set(one) == {"feature_sd", "effective_rank"}

@@ -40,7 +40,7 @@ def test_two_processes_equal_one(tmp_path):
         assert apart <= 1e-10 * gradient.abs().max().clamp(min=1e-3), name
 
     cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
-    one = pretrain(made_recordings(), tmp_path / "one", cfg, say=lambda _: None)
+    one = pretrain(made_recordings(), tmp_path / "one", cfg, log=lambda _: None)
     for run in ("run", "parts"):
         two = progmem.load(tmp_path / run / "model").state_dict()
         for name, tensor in one.state_dict().items():  # Adam divides by small numbers

@@ -92,7 +92,7 @@ def test_a_changed_config_is_refused_with_the_keys(finished, settings, message):
 
 def test_other_data_are_refused(finished):
     with pytest.raises(ConfigError, match="begun with other data: rows, samples, means"):
-        pretrain(made_recordings(19), finished, small_config(), say=lambda _: None)
+        pretrain(made_recordings(19), finished, small_config(), log=lambda _: None)
 
 
 def test_a_busy_folder_is_refused(finished):
@@ -159,7 +159,7 @@ def test_what_cannot_be_trained_is_refused(recordings, settings, error, message,
 
 def test_data_smaller_than_a_batch_work_with_a_word(tmp_path):
     said = []
-    run(tmp_path / "run", "train.batch_size=100", say=said.append)
+    run(tmp_path / "run", "train.batch_size=100", log=said.append)
     assert any("fewer than train.batch_size 100" in line for line in said)
     assert steps_of(tmp_path / "run") == [1, 2, 3, 4]
 
@@ -175,7 +175,7 @@ def test_axes_that_look_swapped_are_asked_about(tmp_path):
     rng = np.random.default_rng(0)
     recordings = [Recording(str(i), rng.normal(size=(9, 40))) for i in range(4)]
     cfg = small_config("train.epochs=1")
-    pretrain(recordings, tmp_path / "run", cfg, say=said.append)
+    pretrain(recordings, tmp_path / "run", cfg, log=said.append)
     assert any("40 channels and at most 9 samples" in line and "swapped?" in line for line in said)
 
 
@@ -184,7 +184,7 @@ def test_rows_that_all_share_samples_are_told_of(tmp_path, length, told):
     said = []
     recording = Recording("one", np.random.default_rng(0).normal(size=(length, 2)))
     cfg = small_config("train.epochs=1", "data.longest=50", "data.window=50", "data.hop=10")
-    pretrain([recording], tmp_path / "run", cfg, say=said.append)
+    pretrain([recording], tmp_path / "run", cfg, log=said.append)
     assert any("training rows share samples" in line for line in said) == told
 
 
@@ -195,7 +195,7 @@ def test_a_run_begun_before_a_setting_existed_goes_on(tmp_path):
     del config["train"]["parts"], config["model"]["reset_seed"]
     path.write_text(yaml.safe_dump(config))
     said = []
-    run(tmp_path / "run", "train.epochs=1", say=said.append)
+    run(tmp_path / "run", "train.epochs=1", log=said.append)
     assert any("has finished" in line for line in said)
     with pytest.raises(ConfigError, match=r"train\.parts differ"):
         run(tmp_path / "run", "train.epochs=1", "train.parts=2")

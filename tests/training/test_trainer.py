@@ -41,7 +41,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "total_loss", poisoned)
     with pytest.raises(TrainingError, match="step 8: pcl is not a finite number; the last good"):
         run(tmp_path / "run")
-    assert newest_checkpoint(tmp_path / "run/checkpoints", say=print).step == 6
+    assert newest_checkpoint(tmp_path / "run/checkpoints", log=print).step == 6
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_a_finished_training_is_gone_before_the_next_one_begins(
     more = [f"train.device={device}", f"train.parts={parts}", "train.epochs=1"]
     for number in range(2):
         run(tmp_path / f"run {number}", *more)
-        finetune.finetune(made(), tmp_path / f"labels {number}", config(*more), say=None)
+        finetune.finetune(made(), tmp_path / f"labels {number}", config(*more), log=None)
         kept = [name for training in seen for name, part in training.items() if part() is not None]
         assert kept == [] and len(seen) == 2 * (number + 1)
         tensors.append(sum(issubclass(type(x), torch.Tensor) for x in gc.get_objects()))
@@ -145,21 +145,21 @@ class Graph:
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The replays of updates that are recorded, and here without a GPU."""
+    """The replays of updates that are captured, and here without a GPU."""
     replays, optimizers, stream = [], [], MagicMock()
 
     def make_optimizer(groups, lr, device):
         optimizers.append(torch.optim.AdamW(groups, lr=lr, fused=True))  # as on a GPU
         return optimizers[-1]
 
-    def record(call):
-        undo = cuda_graphs._undo(optimizers[-1])
+    def capture(call):
+        restore = cuda_graphs._snapshot(optimizers[-1])
         outputs = call()
-        undo()  # a capture runs nothing
+        restore()  # a capture runs nothing
         return Graph(call, outputs, replays), outputs
 
     monkeypatch.setattr(trainer, "make_optimizer", make_optimizer)
-    monkeypatch.setattr(cuda_graphs, "record", record)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     monkeypatch.setattr(cuda_graphs, "warm_up", lambda call: [call() for _ in range(3)])
     monkeypatch.setattr(cuda_graphs, "_to_host", torch.clone)
     for name in ("Stream", "current_stream", "stream"):
@@ -206,7 +206,7 @@ def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(re
 
     monkeypatch.setattr(pretrain, "total_loss", poisoned)
     replays.clear()
-    metrics = made.step(0)  # the one that was recorded: its shape is the right one
+    metrics = made.step(0)  # the one that was captured: its shape is the right one
     assert len(replays) == 1
     for name, tensor in made.task.learner.state_dict().items():
         assert torch.equal(before[name], tensor), name

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from progmem.encoding import Encoding
-from progmem.series import ChannelStats, clean, numbered
+from progmem.series import ChannelStats, default_names, normalise
 
 
 class Values:
@@ -21,7 +21,9 @@ class Values:
         series = torch.as_tensor(x, dtype=torch.float64)  # (B, L, C)
         B, L, _ = series.shape
         like = torch.empty(0, device=series.device)
-        values, observed = clean(series, self.stats.moments, like, names=numbered(B), start=0)
+        values, observed = normalise(
+            series, self.stats.moments, like, names=default_names(B), start=0
+        )
         tokens = values[..., self.first :].flatten(1)[:, None]  # (B, 1, LC)
         return Encoding(
             tokens=tokens,

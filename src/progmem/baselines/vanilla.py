@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.geometry import count_tokens, token_spans
-from progmem.model.encode import blank_encoding, encode_rows, evaluating, moments_for, write
+from progmem.model.encode import blank_encoding, encode_rows, eval_mode, moments_for, write
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
@@ -62,7 +62,7 @@ class VanillaTransformer(nn.Module):
         position = rotation(q)
         attended = merge_heads(attend(rotate(q, position), rotate(k, position), v, seen))
         del q, k, v, qkv
-        return layer.complete(rows, attended)
+        return layer.attention_output(rows, attended)
 
     @torch.no_grad()
     def encode(self, x: Any, lengths: Any = None, *, batch_size: int = 64) -> Encoding:
@@ -71,7 +71,7 @@ class VanillaTransformer(nn.Module):
         check_count("batch_size", batch_size)
         like = self.tokenizer.conv.weight
         out = blank_encoding(self.cfg, series, like=like, memory=None, windows=False)
-        with evaluating(self):
+        with eval_mode(self):
             for rows in series.batches(batch_size):
                 moments = moments_for(self.cfg, self.stats, series, rows)
                 write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))

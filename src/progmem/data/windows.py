@@ -16,7 +16,7 @@ from torch import Tensor
 from progmem.config import DataConfig, ModelConfig
 from progmem.data.reader import Recording
 from progmem.errors import InputError
-from progmem.series import ChannelStats, Moments, Series, clean
+from progmem.series import ChannelStats, Moments, Series, normalise
 
 LARGEST_CACHE = 2**30  # bytes of rows that are kept on the device
 PIECE = 1024  # rows normalised at a time
@@ -112,7 +112,7 @@ class TrainingWindows:
         if cfg.normalise == "series":
             moments = series.own_moments(everyone)
         values = series.cut(everyone, 0, max(series.lengths))
-        x, observed = clean(values, moments, like, names=series.names, start=0)
+        x, observed = normalise(values, moments, like, names=series.names, start=0)
         return Batch(x, observed, self.length[rows].to(like.device))
 
 

@@ -1,6 +1,6 @@
 """HGCL, the token objective (eq. 4 and the bucket form of the appendix), at two levels.
 
-An anchor has its positive p in the other view, local candidates c around p weighed by a Gaussian
+An anchor has its positive p in the other view, local candidates c around p weighted by a Gaussian
 q of their distance, and negatives from other sequences. With the bucket T = sum_{c != p} q_c s_c:
 
     printed:        -log  e^{s_p} / (e^{s_p} + e^{T} + sum_n e^{s_n})
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from progmem.config import ModelConfig
 from progmem.geometry import unfold_windows
-from progmem.losses.pairs import Match, cut, in_pieces
-from progmem.ops.sampled_contrast import Bank, repulsion
+from progmem.losses.pairs import Match, in_chunks, take_rows
+from progmem.ops.sampled_contrast import Bank, negative_logsumexp
 
 
 class Level(NamedTuple):
@@ -60,63 +60,67 @@ def token_level(
     """
     B, K, _ = level.anchors.shape
     N, W = windows.shape[1], cfg.window
-    made = {"device": level.anchors.device, "dtype": level.anchors.dtype}
-    weight = _weights_by_distance(W, width * W, **made)  # (2W-1, W)
-    apart = torch.arange(1 - W, W, device=level.anchors.device)  # of a candidate and the match
-    cell = _cells(K, N, W, cfg.stride, level.anchors.device)
-    repelled = repulsion(level.bank, temperature)
+    like = {"device": level.anchors.device, "dtype": level.anchors.dtype}
+    weight = _weights_by_distance(W, width * W, **like)  # (2W-1, W)
+    offset = torch.arange(1 - W, W, device=level.anchors.device)  # of a candidate from the match
+    flat_index = _window_positions(K, N, W, cfg.stride, level.anchors.device)
+    score_negatives = negative_logsumexp(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
-        place, found = (t[rows] for t in level.match)  # (b, K)
-        beside = place[..., None] + apart  # (b, K, 2W-1)
-        near = beside.clamp(0, K - 1)
-        there = (near == beside) & level.key_valid[rows].gather(1, near.flatten(1)).view_as(near)
-        anchors = cut(level.anchors, rows)
-        similarity = anchors @ cut(level.keys, rows).mT  # (b, K, K)
-        local = similarity.gather(2, near)  # (b, K, 2W-1)
-        pull = local[..., W - 1]  # the match itself
+        position, found = (t[rows] for t in level.match)  # (b, K)
+        unclamped = position[..., None] + offset  # (b, K, 2W-1)
+        candidate = unclamped.clamp(0, K - 1)
+        valid = level.key_valid[rows].gather(1, candidate.flatten(1)).view_as(candidate)
+        valid = (candidate == unclamped) & valid
+        anchors = take_rows(level.anchors, rows)
+        similarity = anchors @ take_rows(level.keys, rows).mT  # (b, K, K)
+        local = similarity.gather(2, candidate)  # (b, K, 2W-1)
+        positive_sim = local[..., W - 1]  # of the match itself
 
-        def weighed(x: Tensor) -> Tensor:
-            """(b, N, W) of candidates (b, K, 2W-1).
+        def weighted_sum(x: Tensor) -> Tensor:
+            """Sums (b, N, W) of candidates' values (b, K, 2W-1), weighted by their distance.
 
-            As if a token stood at each place of a window, then where it does stand: no value is
-            picked twice, so gradients are summed in one order.
+            They are computed for a token at every position of a window, and those of its real
+            positions are then selected. No value is gathered twice, so that gradients are always
+            summed in the same order.
             """
             every = (x @ weight).flatten(1)  # (b, K W)
-            return every.gather(1, cell.expand(len(x), -1)).view(-1, N, W)
+            return every.gather(1, flat_index.expand(len(x), -1)).view(-1, N, W)
 
-        bucket = weighed(torch.where(there, local, 0.0))
-        mass = weighed(there.to(local.dtype)) if form == "soft_positive" else None
-        told = (pull, *repelled(anchors, rows), found)
-        pull, push, away, found = (unfold_windows(t, cfg, N) for t in told)  # (b, N, W)
+        bucket = weighted_sum(torch.where(valid, local, 0.0))
+        mass = weighted_sum(valid.to(local.dtype)) if form == "soft_positive" else None
+        by_token = (positive_sim, *score_negatives(anchors, rows), found)  # (b, K) each
+        positive_sim, negative_lse, negative_sim, found = (
+            unfold_windows(t, cfg, N) for t in by_token
+        )  # (b, N, W) each
         found = found & windows[rows, :, None]
-        return _terms(pull, bucket, mass, push, away, found, temperature)
+        return _terms(positive_sim, bucket, mass, negative_lse, negative_sim, found, temperature)
 
-    return HGCLSums(*in_pieces(term, B, cost=K * (K + 3 * W + level.bank.negatives)))
+    return HGCLSums(*in_chunks(term, B, cost=K * (K + 3 * W + level.bank.sample_size)))
 
 
 def window_level(
     level: Level, cfg: ModelConfig, *, temperature: float, width: float, form: str
 ) -> HGCLSums:
     """Every window; candidates are all windows of the sequence in the other view."""
-    sigma = max(width * (cfg.window - cfg.stride), 1e-3)  # side by side: the match alone
+    sigma = max(width * (cfg.window - cfg.stride), 1e-3)  # windows without overlap: 0 is clamped
     B, N, _ = level.anchors.shape
-    made = {"device": level.anchors.device, "dtype": level.anchors.dtype}
-    weight = _weights(N, cfg.stride, sigma, **made)
-    repelled = repulsion(level.bank, temperature)
+    like = {"device": level.anchors.device, "dtype": level.anchors.dtype}
+    weight = _weights(N, cfg.stride, sigma, **like)
+    score_negatives = negative_logsumexp(level.bank, temperature)
 
     def term(rows: slice) -> tuple[Tensor, ...]:
-        place, found = (t[rows] for t in level.match)  # (b, N)
-        anchors = cut(level.anchors, rows)
-        similarity = anchors @ cut(level.keys, rows).mT  # (b, N, N)
-        pull = similarity.gather(2, place[..., None]).squeeze(2)
-        q = weight[place] * level.key_valid[rows, None]  # (b, N, N)
-        push, away = repelled(anchors, rows)
+        position, found = (t[rows] for t in level.match)  # (b, N)
+        anchors = take_rows(level.anchors, rows)
+        similarity = anchors @ take_rows(level.keys, rows).mT  # (b, N, N)
+        positive_sim = similarity.gather(2, position[..., None]).squeeze(2)
+        q = weight[position] * level.key_valid[rows, None]  # (b, N, N)
+        negative_lse, negative_sim = score_negatives(anchors, rows)
         bucket = (q * similarity).sum(-1)
         mass = q.sum(-1) if form == "soft_positive" else None
-        return _terms(pull, bucket, mass, push, away, found, temperature)
+        return _terms(positive_sim, bucket, mass, negative_lse, negative_sim, found, temperature)
 
-    return HGCLSums(*in_pieces(term, B, cost=N * (N + level.bank.negatives)))
+    return HGCLSums(*in_chunks(term, B, cost=N * (N + level.bank.sample_size)))
 
 
 def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
@@ -127,43 +131,44 @@ def window_means(z: Tensor, valid: Tensor, cfg: ModelConfig, windows: int) -> Te
 
 
 def _terms(
-    pull: Tensor,
+    positive_sim: Tensor,
     bucket: Tensor,
     mass: Tensor | None,
-    push: Tensor,
-    away: Tensor,
+    negative_lse: Tensor,
+    negative_sim: Tensor,
     found: Tensor,
     tau: float,
 ) -> tuple[Tensor, ...]:
-    """The sums, from s_p, T, sum q, log sum_n e^{s_n / tau} and the mean of s_n.
+    """The sums of `HGCLSums`, from s_p, T, sum q, log sum_n e^{s_n / tau} and the mean of s_n.
 
-    Without sum q, the printed form.
+    Without sum q (``mass`` None), the loss is that of the printed form.
     """
-    found = found & (push > -float("inf"))
-    near = bucket / tau
+    found = found & (negative_lse > -float("inf"))
+    neighbours = bucket / tau
     if mass is not None:
-        near = near / mass.clamp(min=torch.finfo(mass.dtype).tiny)
-        near = near.masked_fill(mass < 1e-6, -float("inf"))  # no neighbours
-    shares = torch.stack([pull / tau, near, torch.where(found, push, 0.0)]).log_softmax(0)
+        neighbours = neighbours / mass.clamp(min=torch.finfo(mass.dtype).tiny)
+        neighbours = neighbours.masked_fill(mass < 1e-6, -float("inf"))  # there are none
+    logits = [positive_sim / tau, neighbours, torch.where(found, negative_lse, 0.0)]
+    shares = torch.stack(logits).log_softmax(0)
     loss = -shares[0] if mass is None else -torch.logaddexp(shares[0], shares[1])
     with torch.no_grad():
-        told = [*shares[1:].exp(), pull - away]
-    terms = torch.stack([torch.ones_like(loss), loss, *told])
+        metrics = [*shares[1:].exp(), positive_sim - negative_sim]
+    terms = torch.stack([torch.ones_like(loss), loss, *metrics])
     sums = torch.where(found, terms, 0.0).flatten(2).sum(2)
     return sums.unbind(0)  # (b,) each
 
 
 @cache
 def _weights(
-    places: int, step: int, sigma: float, device: torch.device, dtype: torch.dtype
+    positions: int, step: int, sigma: float, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """q between places ``step`` tokens apart, (places, places); 0 at the match itself.
+    """q between positions ``step`` tokens apart, (positions, positions); 0 at the match itself.
 
-    Kept for good, like the other tables: a recorded graph goes on reading it.
+    The table is cached for good, like those below: a captured CUDA graph keeps reading it.
     """
-    with torch.inference_mode(False):  # a gradient may want them later
-        place = torch.arange(places, device=device, dtype=torch.float64) * step
-        q = torch.exp(-((place - place[:, None]) ** 2) / (2 * sigma**2))
+    with torch.inference_mode(False):  # a later call may need gradients
+        position = torch.arange(positions, device=device, dtype=torch.float64) * step
+        q = torch.exp(-((position - position[:, None]) ** 2) / (2 * sigma**2))
         return q.fill_diagonal_(0.0).to(dtype)
 
 
@@ -171,9 +176,9 @@ def _weights(
 def _weights_by_distance(
     window: int, sigma: float, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """q of the candidates 1-W .. W-1 tokens from the match, of an anchor at each place: (2W-1, W).
+    """q of candidates 1-W .. W-1 tokens from the match, for an anchor at each position: (2W-1, W).
 
-    Candidates outside the window weigh nothing.
+    Candidates outside the window have weight 0.
     """
     weight = _weights(window, 1, sigma, device, dtype)  # (W, W), anchor and candidate
     with torch.inference_mode(False):
@@ -184,9 +189,11 @@ def _weights_by_distance(
 
 
 @cache
-def _cells(tokens: int, windows: int, window: int, stride: int, device: torch.device) -> Tensor:
-    """The cells of (tokens, places) that the windows' places are, (N W,)."""
+def _window_positions(
+    tokens: int, windows: int, window: int, stride: int, device: torch.device
+) -> Tensor:
+    """Flat index into a table (tokens, positions) of every position of every window, (N W,)."""
     with torch.inference_mode(False):
-        place = torch.arange(window, device=device)
-        token = torch.arange(windows, device=device)[:, None] * stride + place
-        return (token.clamp(max=tokens - 1) * window + place).flatten()
+        position = torch.arange(window, device=device)
+        token = torch.arange(windows, device=device)[:, None] * stride + position
+        return (token.clamp(max=tokens - 1) * window + position).flatten()

@@ -21,13 +21,13 @@ def icl_loss(
         positive: the key that is the anchor's other view, (A,).
         mask: keys in the denominator, (A, G): the positive and the negatives, not the anchor.
 
-    Equal vectors everywhere give log(keys in the denominator) an anchor, the value of not knowing.
+    If all vectors are equal, the loss of an anchor is log(keys in the denominator).
     """
     cosine = anchors @ keys.T  # (A, G)
     logits = torch.where(mask, cosine / temperature, -float("inf"))
     total = F.cross_entropy(logits, positive, reduction="sum")
     with torch.no_grad():
-        pull = cosine.gather(1, positive[:, None]).squeeze(1)
-        others = mask.sum(1) - 1  # the positive is in the mask
-        push = ((cosine * mask).sum(1) - pull) / others.clamp(min=1)
-    return total, anchors.new_full((), len(anchors)), (pull - push).sum()
+        positive_sim = cosine.gather(1, positive[:, None]).squeeze(1)
+        negatives = mask.sum(1) - 1  # the positive is in the mask
+        negative_sim = ((cosine * mask).sum(1) - positive_sim) / negatives.clamp(min=1)
+    return total, anchors.new_full((), len(anchors)), (positive_sim - negative_sim).sum()

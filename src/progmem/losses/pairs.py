@@ -13,14 +13,14 @@ from torch.utils.checkpoint import checkpoint
 
 from progmem.ops.sampled_contrast import Negatives, circular
 
-LIMIT = 2**25  # similarities held at once
+LIMIT = 2**25  # most similarities in memory at a time
 
 
 class Match(NamedTuple):
     """For each position of one view, the position of the other."""
 
-    place: Tensor  # (B, T)
-    found: Tensor  # (B, T)
+    position: Tensor  # (B, T)
+    found: Tensor  # (B, T), whether there is one
 
 
 @torch.no_grad()
@@ -34,19 +34,19 @@ def match(
 ) -> Match:
     """The nearest position in input time, if it is within ``tolerance`` samples.
 
-    Times are (B, T); None takes positions by number, as the paper does.
+    Times are (B, T). Without them positions of the same index match, as in the paper.
     """
     B, T = valid.shape
     if time is None or other_time is None:
-        place = torch.arange(T, device=valid.device).expand(B, T)
-        return Match(place, valid & other_valid)
+        position = torch.arange(T, device=valid.device).expand(B, T)
+        return Match(position, valid & other_valid)
 
     def nearest(rows: slice) -> tuple[Tensor, ...]:
-        apart = (time[rows, :, None] - other_time[rows, None]).abs()  # (b, T, T)
-        return tuple(apart.masked_fill(~other_valid[rows, None], float("inf")).min(dim=2))
+        distance = (time[rows, :, None] - other_time[rows, None]).abs()  # (b, T, T)
+        return tuple(distance.masked_fill(~other_valid[rows, None], float("inf")).min(dim=2))
 
-    distance, place = in_pieces(nearest, B, cost=T * T)
-    return Match(place, valid & (distance <= tolerance))
+    distance, position = in_chunks(nearest, B, cost=T * T)
+    return Match(position, valid & (distance <= tolerance))
 
 
 def overlapping(recording: Tensor, start: Tensor, length: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ def draw_negatives(
 ) -> Negatives:
     """Up to ``count`` entries for each of B sequences with ``entries`` entries each.
 
-    One permutation of the whole pool serves a step: sequence i takes consecutive places of it from
-    an offset of its own, and all its anchors share them.
+    The whole pool is shuffled once a step. Sequence i takes consecutive entries of it from an
+    offset of its own, and all its anchors share them.
     """
     pool = len(overlap) * entries
     order = torch.randperm(pool, generator=generator, device=generator.device).to(overlap.device)
@@ -71,27 +71,27 @@ def draw_negatives(
     return Negatives(order, ~overlap.gather(1, sequence))
 
 
-def in_pieces(
+def in_chunks(
     term: Callable[[slice], tuple[Tensor, ...]], rows: int, *, cost: int
 ) -> tuple[Tensor, ...]:
-    """``term`` of all ``rows``, made of pieces where a row costs ``cost`` similarities.
+    """``term`` of all ``rows``, where a row needs ``cost`` similarities.
 
-    Where all rows at once would hold more than `LIMIT`, the pieces are made again in backward
-    instead of being kept.
+    Where all rows together would need more than `LIMIT`, they are computed in chunks, and each
+    chunk is recomputed in the backward pass (gradient checkpointing).
     """
     step = max(1, LIMIT // max(1, cost))
     if rows <= step:
         return term(slice(0, rows))
     parts = []
     for start in range(0, rows, step):
-        piece = slice(start, min(start + step, rows))
+        chunk = slice(start, min(start + step, rows))
         if torch.is_grad_enabled():
-            parts.append(checkpoint(term, piece, use_reentrant=False))
+            parts.append(checkpoint(term, chunk, use_reentrant=False))
         else:
-            parts.append(term(piece))
+            parts.append(term(chunk))
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
-def cut(x: Tensor, rows: slice) -> Tensor:
-    """``x[rows]``, or ``x`` itself where that is all of it: no copy of its gradient then."""
+def take_rows(x: Tensor, rows: slice) -> Tensor:
+    """``x[rows]``, or ``x`` itself for all rows, which spares a copy of its gradient."""
     return x if (rows.start, rows.stop) == (0, len(x)) else x[rows]

@@ -15,25 +15,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
-from progmem.geometry import Layout, unfold_windows
+from progmem.geometry import WindowMasks, unfold_windows
 from progmem.model.layers import AttentionLayer, FeedForward, Norm
 from progmem.ops import compute_dtype
 from progmem.ops.layers import gated_mix, layer_norm
-from progmem.ops.overlap_pool import Attentive, PoolWeights, overlap_pool, pool_copies
+from progmem.ops.overlap_pool import CopyAttention, PoolWeights, overlap_pool, pool_copies
 from progmem.ops.window_attention import Below, ScanWeights, window_attention
 
 
 class MemoryGate(nn.Module):
     """G_M: a memory against the reset state, both normalised.
 
-    A block whose gate only ever meets the reset state itself (the first, when the carry is not
-    gated) has nothing to decide: it is built without the mixing weights.
+    The gate of a block that is only given the reset state itself (the first, when the carry is not
+    gated) would mix two equal states: it is built without the linear map.
     """
 
     def __init__(self, dim: int, *, mixes: bool) -> None:
         super().__init__()
         self.norm = Norm(dim)
-        self.mix = make_mixer(dim) if mixes else None
+        self.mix = make_gate_linear(dim) if mixes else None
 
 
 class MemorySlots(nn.Module):
@@ -43,22 +43,22 @@ class MemorySlots(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(cfg.reset_seed)
         resets = torch.randn(cfg.blocks, cfg.slots, cfg.dim, generator=generator)
-        self.reset = nn.Parameter(0.02 * resets[block])  # M_r; slots differ, or would stay equal
+        self.reset = nn.Parameter(0.02 * resets[block])  # M_r; equal slots would stay equal
         self.gate = MemoryGate(cfg.dim, mixes=block > 0 or cfg.gate_carry)
         self.segments = nn.Parameter(0.02 * torch.randn(2, cfg.dim))  # carry, block below
 
-    def first(self) -> Tensor:
-        """M_r (n, D), at least float32: bf16 would swallow small updates."""
+    def reset_state(self) -> Tensor:
+        """M_r (n, D), at least float32: bf16 would round small updates away."""
         return self.reset.to(torch.promote_types(self.reset.dtype, torch.float32))
 
-    def start(self, batch: int) -> Tensor:
+    def initial_memory(self, batch: int) -> Tensor:
         """M_{0,b} = M_r, (B, n, D)."""
-        return self.first().expand(batch, -1, -1)
+        return self.reset_state().expand(batch, -1, -1)
 
-    def weights(self, layer: AttentionLayer) -> ScanWeights:
-        """What a step of the scan learns, with the reset state as the gate takes it."""
-        gate, ahead = self.gate, layer.feed_forward
-        reset = gate.norm(self.first())  # LN M_r, (n, D)
+    def scan_weights(self, layer: AttentionLayer) -> ScanWeights:
+        """The weights of a step of the scan; the gate's part for the reset state is precomputed."""
+        gate, feed_forward = self.gate, layer.feed_forward
+        reset = gate.norm(self.reset_state())  # LN M_r, (n, D)
         if gate.mix is None:
             left, logit = reset.new_empty(0), torch.zeros_like(reset)
         else:
@@ -67,8 +67,9 @@ class MemorySlots(nn.Module):
         return ScanWeights(
             gate.norm.weight, gate.norm.bias, left, reset, logit,
             layer.norm.weight, layer.norm.bias, self.segments[0], layer.qkv.weight,
-            layer.out.weight, layer.out.bias, ahead.norm.weight, ahead.norm.bias,
-            ahead.widen.weight, ahead.widen.bias, ahead.narrow.weight, ahead.narrow.bias,
+            layer.out.weight, layer.out.bias, feed_forward.norm.weight, feed_forward.norm.bias,
+            feed_forward.fc1.weight, feed_forward.fc1.bias, feed_forward.fc2.weight,
+            feed_forward.fc2.bias,
         )  # fmt: skip
 
     def gate_below(self, layer: AttentionLayer, weights: ScanWeights, memory: Tensor) -> Below:
@@ -79,17 +80,17 @@ class MemorySlots(nn.Module):
         ))  # fmt: skip
 
 
-def make_mixer(dim: int) -> nn.Linear:
+def make_gate_linear(dim: int) -> nn.Linear:
     """The linear map of a gate between two sides of width ``dim``."""
     mix = nn.Linear(2 * dim, dim)
-    nn.init.ones_(mix.bias)  # start by keeping most of the new side, as a forget bias does
+    nn.init.ones_(mix.bias)  # start by keeping most of the first side, as a forget bias does
     return mix
 
 
 class OverlapAggregator(nn.Module):
     """One row per token out of its copies in the windows, by attention and by their mean.
 
-    With O = 1 there is nothing to choose between, so no keys and no query are built.
+    With O = 1 a token has one copy, so no keys and no query are built.
     """
 
     def __init__(self, cfg: ModelConfig) -> None:
@@ -102,8 +103,8 @@ class OverlapAggregator(nn.Module):
         if cfg.overlap > 1:
             self.key = nn.Linear(dim, dim, bias=False)
             self.taps = nn.Parameter(torch.randn(3, dim) * 3**-0.5)  # depthwise over copies
-            narrow = max(1, dim // 4)
-            self.query = nn.Sequential(nn.Linear(dim, narrow), nn.GELU(), nn.Linear(narrow, dim))
+            hidden = max(1, dim // 4)
+            self.query = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
             self.bias = nn.Parameter(torch.zeros(cfg.heads, cfg.overlap))
 
     def forward(self, rows: Tensor, exists: Tensor) -> Tensor:
@@ -116,15 +117,15 @@ class OverlapAggregator(nn.Module):
 
     @property
     def weights(self) -> PoolWeights:
-        attentive = None
+        attention = None
         if self.cfg.overlap > 1:
             first, last = cast(nn.Linear, self.query[0]), cast(nn.Linear, self.query[2])
-            attentive = Attentive(
+            attention = CopyAttention(
                 self.key.weight, self.taps, first.weight, first.bias, last.weight, last.bias,
                 self.bias,
             )  # fmt: skip
         value, eps = self.value, self.norm.eps
-        return PoolWeights(value.weight, value.bias, self.gamma, self.skip_gate, eps, attentive)
+        return PoolWeights(value.weight, value.bias, self.gamma, self.skip_gate, eps, attention)
 
 
 class TokenGate(nn.Module):
@@ -133,12 +134,12 @@ class TokenGate(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.norm = Norm(dim)
-        self.mix = make_mixer(dim)
+        self.mix = make_gate_linear(dim)
 
     def forward(self, tokens: Tensor, signal: Tensor) -> Tensor:
         dtype = compute_dtype(self.mix.weight)
-        seen = [layer_norm(x, self.norm.weights, dtype=dtype) for x in (tokens, signal)]
-        z = F.linear(torch.cat(seen, dim=-1), self.mix.weight)
+        both = [layer_norm(x, self.norm.weights, dtype=dtype) for x in (tokens, signal)]
+        z = F.linear(torch.cat(both, dim=-1), self.mix.weight)
         return gated_mix(z, self.mix.bias[None], tokens, signal)
 
 
@@ -156,7 +157,7 @@ class PMABlock(nn.Module):
         self.feed_forward = FeedForward(cfg.dim, cfg.dropout)
 
     def forward(
-        self, tokens: Tensor, signal: Tensor, below: Tensor | None, layout: Layout
+        self, tokens: Tensor, signal: Tensor, below: Tensor | None, masks: WindowMasks
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens (B, K, D) and memory (B, N, n, D) of this block.
 
@@ -167,28 +168,28 @@ class PMABlock(nn.Module):
                 no memory.
         """
         rows, qkv = self.project(tokens, signal)
-        start = known = weights = None
+        reset = gated_below = weights = None
         if self.slots is not None and below is not None:
-            start, weights = self.slots.first(), self.slots.weights(self.layer)
-            known = self.slots.gate_below(self.layer, weights, below)
+            reset, weights = self.slots.reset_state(), self.slots.scan_weights(self.layer)
+            gated_below = self.slots.gate_below(self.layer, weights, below)
         attended, memory = window_attention(
-            qkv, start, known, weights, layout, cfg=self.cfg, training=self.training
+            qkv, reset, gated_below, weights, masks, cfg=self.cfg, training=self.training
         )
         del qkv
-        windows = unfold_windows(rows, self.cfg, layout.windows.shape[1])
-        made = self.layer.complete_windows(windows, attended)  # W^out, (B, N, W, D)
+        windows = unfold_windows(rows, self.cfg, masks.windows.shape[1])
+        outputs = self.layer.attention_output_windows(windows, attended)  # W^out, (B, N, W, D)
         del attended
-        merged = self.aggregator(made, layout.copies)  # (B, K, D)
-        return self.complete(merged, layout.copies, rows, layout.tokens), memory
+        merged = self.aggregator(outputs, masks.copies)  # (B, K, D)
+        return self.output_tokens(merged, masks.copies, rows, masks.tokens), memory
 
     def project(self, tokens: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
         """W-bar (B, K, D) and its projections (B, K, 3D), made once per token for all windows."""
         rows = tokens if self.token_gate is None else self.token_gate(tokens, signal)
         return self.layer.project(rows, self.segment)
 
-    def complete(self, merged: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
-        """The block's tokens (B, K, D): feed-forward, 0 where nothing is there."""
+    def output_tokens(self, merged: Tensor, exists: Tensor, rows: Tensor, valid: Tensor) -> Tensor:
+        """The block's tokens (B, K, D) after the outer feed-forward, 0 where not ``valid``."""
         if self.cfg.windows == "floor":  # tokens after the last window pass through
             merged = torch.where(exists.any(2, keepdim=True), merged, rows)
-        made: Tensor = self.feed_forward(merged, valid=valid)
-        return made
+        tokens: Tensor = self.feed_forward(merged, valid=valid)
+        return tokens

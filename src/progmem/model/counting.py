@@ -7,7 +7,7 @@ import torch
 
 from progmem.config import ModelConfig, is_whole
 from progmem.errors import ConfigError
-from progmem.geometry import count_tokens, count_windows, covered
+from progmem.geometry import count_tokens, count_windows, covered_tokens
 from progmem.model.pmt import PMT
 
 
@@ -52,7 +52,7 @@ def _as_the_paper_counts(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
 
 def _as_we_compute(cfg: ModelConfig, K: int, N: int) -> dict[str, int]:
     D, W, n, B = cfg.dim, cfg.window, cfg.slots, cfg.blocks
-    T = max(K, covered(cfg, N))  # tokens of the blocks: the last window is filled up
+    T = max(K, covered_tokens(cfg, N))  # tokens of the blocks: the last window is filled up
     below = 1 + N * (B - 1)  # the first block's memory below is the same for all windows
     gated = below - 1 + cfg.gate_carry + cfg.gate_carry * B * N  # memories that a gate meets
     resets = B - 1 + cfg.gate_carry  # the reset state's part, once a scan

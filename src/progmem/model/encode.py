@@ -1,8 +1,8 @@
 """`PMT.encode`: a user's series through a model, in batches, or in chunks where they are long.
 
-Long series take bounded memory: they go through the stream's blocks, whose tokens are stored where
-the final tokens will stand; the neighbourhood encoder then goes over them once per layer, in place,
-and CLS gathers its softmax as it passes.
+Long series take bounded memory. They go through the blocks of a stream, whose tokens are written
+to the result; the neighbourhood encoder then goes over these once per layer, in place, and CLS
+attends to them in the same pass by a running softmax.
 
 Shapes: B series, K tokens, N windows, n slots, D width, H heads, d = D / H.
 """
@@ -20,7 +20,7 @@ from progmem.geometry import count_tokens, count_windows, token_spans, window_sp
 from progmem.model.layers import AttentionLayer
 from progmem.ops.layers import merge_heads, split_heads
 from progmem.ops.neighbourhood_attention import Keys, no_keys
-from progmem.series import ChannelStats, Moments, Series, clean
+from progmem.series import ChannelStats, Moments, Series, normalise
 from progmem.streaming.block_stream import BackboneStream
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def blank_encoding(
 
 
 def consecutive(lengths: Sequence[int], most: int) -> Iterator[range]:
-    """Series one after the other that make at most ``most`` samples, padded; or one alone."""
+    """Batches of consecutive series with at most ``most`` padded samples, or of one long series."""
     first = longest = 0
     for i, length in enumerate(lengths):
         longest = max(longest, length)
@@ -63,7 +63,7 @@ def consecutive(lengths: Sequence[int], most: int) -> Iterator[range]:
 def moments_for(
     cfg: ModelConfig, stats: ChannelStats, series: Series, rows: Sequence[int]
 ) -> Moments:
-    """What these series are normalised by, as the model's config says."""
+    """Mean and scale that these series are normalised by, according to the model's config."""
     return series.own_moments(rows) if cfg.normalise == "series" else stats.moments
 
 
@@ -79,7 +79,7 @@ def encode_rows(
     lengths = [series.lengths[i] for i in rows]
     values = series.cut(rows, 0, max(lengths))
     names = [series.names[i] for i in rows]
-    x, observed = clean(values, moments, like, names=names, start=0)
+    x, observed = normalise(values, moments, like, names=names, start=0)
     complete = int(observed.sum()) == sum(lengths) * x.shape[2]
     sizes = None if len(set(lengths)) == 1 else torch.tensor(lengths, device=like.device)
     return model(x, None if complete else observed, lengths=sizes)
@@ -102,7 +102,7 @@ def put(target: Tensor | None, index: Tensor, start: int, part: Tensor | None) -
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every part is in the mode it had."""
     training = [module for module in model.modules() if module.training]
     for module in training:
@@ -132,17 +132,17 @@ def encode_in_chunks(
     for start in range(0, length, chunk):
         stop = min(start + chunk, length)
         values = series.cut(rows, start, stop)
-        x, observed = clean(values, moments, backbone.x, names=names, start=start)
+        x, observed = normalise(values, moments, backbone.x, names=names, start=start)
         final = backbone.push(x, observed, ended=stop == length)
         for target, at, part in (
             (out.tokens, token, final.tokens),
             (out.token_mask, token, final.valid),
             (out.memory, window, final.memory),
-            (out.window_mask, window, final.alive),
+            (out.window_mask, window, final.nonempty),
         ):
             put(target, index, at, part)
         token += final.tokens.shape[1]
-        window += final.alive.shape[1]
+        window += final.nonempty.shape[1]
     memory = backbone.blocks[-1].state.memory
     if out.eos is not None and memory is not None:
         out.eos[index] = memory.mean(1).to(out.eos.device)
@@ -154,44 +154,44 @@ def encode_in_chunks(
 def _encode_stored(model: "PMT", out: Encoding, index: Tensor, tokens: int, *, step: int) -> Tensor:
     """The neighbourhood encoder over stored tokens, ``step`` at a time, in place; CLS (B, D)."""
     encoder, like = model.encoder, model.encoder.cls
-    cls = encoder.start(len(index))
+    cls = encoder.initial_cls(len(index))
     for i, layer in enumerate(encoder.attention_layers):
         before = no_keys(cls, encoder.reach)
-        gathered = _RunningAttention(layer, cls, encoder.heads)
+        attention = _RunningAttention(layer, cls, encoder.heads)
         for start in range(0, tokens, step):
             part = slice(start, min(start + step, tokens))
             x = out.tokens[index, part].to(like.device)
             valid = out.token_mask[index, part].to(like.device)
             x, keys = encoder.refine(layer, x, valid, before)
-            gathered.add(keys)
-            before = before.moved_on(keys)
+            attention.add(keys)
+            before = before.shifted_by(keys)
             last = i == len(encoder.layers) - 1
             put(out.tokens, index, start, encoder.finish(x, valid) if last else x)
-        cls = layer.complete(cls, merge_heads(gathered.result().to(like.dtype)))
+        cls = layer.attention_output(cls, merge_heads(attention.result().to(like.dtype)))
     return encoder.norm(cls).squeeze(1)
 
 
 class _RunningAttention:
-    """Attention of CLS over keys that come in pieces: a softmax kept as maximum, sum, average."""
+    """Attention of CLS over keys that come in chunks, by a running (online) softmax."""
 
     def __init__(self, layer: AttentionLayer, cls: Tensor, heads: int) -> None:
         _, qkv = layer.project(cls)
         q, k, v = (split_heads(t, heads) for t in qkv.chunk(3, dim=-1))  # (B, H, 1, d)
         self.heads = heads
         self.q = q.to(torch.promote_types(q.dtype, torch.float32)) * q.shape[-1] ** -0.5
-        self.most = (self.q * k).sum(-1, keepdim=True)  # CLS sees itself: (B, H, 1, 1)
-        self.total = torch.ones_like(self.most)
+        self.max = (self.q * k).sum(-1, keepdim=True)  # CLS sees itself: (B, H, 1, 1)
+        self.total = torch.ones_like(self.max)
         self.sum = v.to(self.q.dtype)  # (B, H, 1, d)
 
     def add(self, keys: Keys) -> None:
         k, v = (split_heads(t, self.heads).to(self.q.dtype) for t in (keys.k, keys.v))
         score = self.q @ k.mT  # (B, H, 1, K)
         score = score.masked_fill(~keys.valid[:, None, None], -torch.inf)
-        most = torch.maximum(self.most, score.amax(-1, keepdim=True))
-        shrink, weight = (self.most - most).exp(), (score - most).exp()
+        new_max = torch.maximum(self.max, score.amax(-1, keepdim=True))
+        shrink, weight = (self.max - new_max).exp(), (score - new_max).exp()
         self.total = self.total * shrink + weight.sum(-1, keepdim=True)
         self.sum = self.sum * shrink + weight @ v
-        self.most = most
+        self.max = new_max
 
     def result(self) -> Tensor:
         return self.sum / self.total  # (B, H, 1, d)

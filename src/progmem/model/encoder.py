@@ -34,29 +34,29 @@ class NeighbourhoodEncoder(nn.Module):
 
         ``gaps``: tokens may be missing before a series' end.
         """
-        rows = torch.cat([self.start(len(tokens)), tokens], dim=1)  # (B, 1+K, D)
+        rows = torch.cat([self.initial_cls(len(tokens)), tokens], dim=1)  # (B, 1+K, D)
         for layer in self.attention_layers:
             rows, qkv = layer.project(rows)
             attended = neighbourhood_attention(
                 qkv, valid, reach=self.reach, heads=self.heads, gaps=gaps, training=self.training
             )
             del qkv
-            rows = self._complete(layer, rows, attended)
+            rows = self._attention_output(layer, rows, attended)
         rows = self.norm(rows)
         return torch.where(valid[..., None], rows[:, 1:], 0.0), rows[:, 0]
 
-    def _complete(self, layer: AttentionLayer, rows: Tensor, attended: Tensor) -> Tensor:
+    def _attention_output(self, layer: AttentionLayer, rows: Tensor, attended: Tensor) -> Tensor:
         """The rest of a layer for CLS and tokens, (B, 1+K, D)."""
-        if self.training and layer.dropout:  # CLS draws after the tokens, as it has always done
-            tokens = layer.complete(rows[:, 1:], attended[:, 1:])
-            return torch.cat([layer.complete(rows[:, :1], attended[:, :1]), tokens], dim=1)
-        return layer.complete_rows(rows, attended)
+        if self.training and layer.dropout:  # dropout draws for the tokens first, then for CLS
+            tokens = layer.attention_output(rows[:, 1:], attended[:, 1:])
+            return torch.cat([layer.attention_output(rows[:, :1], attended[:, :1]), tokens], dim=1)
+        return layer.attention_output_rows(rows, attended)
 
     @property
     def attention_layers(self) -> list[AttentionLayer]:
         return [cast(AttentionLayer, layer) for layer in self.layers]
 
-    def start(self, batch: int) -> Tensor:
+    def initial_cls(self, batch: int) -> Tensor:
         return self.cls.expand(batch, 1, -1)  # (B, 1, D)
 
     def finish(self, tokens: Tensor, valid: Tensor) -> Tensor:
@@ -69,5 +69,5 @@ class NeighbourhoodEncoder(nn.Module):
         tokens, qkv = layer.project(tokens)
         q, k, v = qkv.chunk(3, dim=-1)
         keys = Keys(k, v, valid)
-        attended = band_attention(q, before.then(keys), reach=self.reach, heads=self.heads)
-        return layer.complete(tokens, attended), keys
+        attended = band_attention(q, before.concat(keys), reach=self.reach, heads=self.heads)
+        return layer.attention_output(tokens, attended), keys

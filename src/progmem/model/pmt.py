@@ -17,9 +17,9 @@ from progmem.encoding import Encoding
 from progmem.geometry import (
     count_tokens,
     count_windows,
-    covered,
-    lay_out,
+    covered_tokens,
     token_spans,
+    window_masks,
     window_spans,
 )
 from progmem.model import saving
@@ -28,7 +28,7 @@ from progmem.model.encode import (
     blank_encoding,
     encode_in_chunks,
     encode_rows,
-    evaluating,
+    eval_mode,
     moments_for,
     write,
 )
@@ -37,16 +37,16 @@ from progmem.model.tokenizer import Tokenizer
 from progmem.ops import cuda_graphs
 from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
 
-SERIES_AT_ONCE = 64  # of a batch; on a GPU, where launches are what short series cost, more
-SAMPLES_AT_ONCE = 2**16  # of a batch; beyond it memory is mapped anew faster than it is filled
-TOKENS_ON_GPU = 2**17  # of a batch; there memory is kept: about 13 kB a token at D = 320
+SERIES_AT_ONCE = 64  # of a batch; more on a GPU, where short series cost mostly launches
+SAMPLES_AT_ONCE = 2**16  # of a batch; mapping memory for larger buffers costs more than it saves
+TOKENS_ON_GPU = 2**17  # of a batch; a token takes about 13 kB of memory at D = 320
 SHORTEST_CHUNK = 4096
 
 
 class PMT(nn.Module):
     """A transformer whose windows carry a writable memory, seen at three scales.
 
-    ``encode`` takes a user's series; ``forward`` is the differentiable twin on clean tensors.
+    ``encode`` takes a user's series; ``forward`` is differentiable and takes normalised tensors.
     """
 
     def __init__(self, cfg: ModelConfig) -> None:
@@ -78,23 +78,25 @@ class PMT(nn.Module):
         counts = torch.full((B,), K, device=x.device)
         if lengths is not None:
             counts = self.tokenizer.count(lengths)
-        short = max(0, covered(cfg, N) - K)  # filled up once, so that windows are views everywhere
+        short = max(
+            0, covered_tokens(cfg, N) - K
+        )  # padded once, so that windows are views everywhere
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
-        layout = lay_out(cfg, all_valid, counts, N, gaps=mask is not None)
+        masks = window_masks(cfg, all_valid, counts, N, gaps=mask is not None)
         tokens, memory, eos = signal, self.first_memory(), None
         for block in self.blocks:
-            tokens, memory = block(tokens, signal, memory, layout)
-        tokens, sequence = self.encoder(tokens[:, :K], valid, gaps=layout.gaps)
+            tokens, memory = block(tokens, signal, memory, masks)
+        tokens, sequence = self.encoder(tokens[:, :K], valid, gaps=masks.gaps)
         if memory is not None:
             eos = memory[:, -1].mean(1)  # windows that do not exist pass their carry on
-            memory = torch.where(layout.windows[..., None, None], memory, 0.0)
+            memory = torch.where(masks.windows[..., None, None], memory, 0.0)
         return Encoding(
             tokens=tokens,
             memory=memory,
             sequence=sequence,
             eos=eos,
             token_mask=valid,
-            window_mask=layout.alive,
+            window_mask=masks.nonempty,
             token_spans=token_spans(cfg, 0, K),
             window_spans=window_spans(cfg, 0, N, tokens=K),
         )
@@ -102,7 +104,7 @@ class PMT(nn.Module):
     def first_memory(self) -> Tensor | None:
         """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""
         slots = self.pma_blocks[0].slots
-        return None if slots is None else slots.first()[None, None]
+        return None if slots is None else slots.reset_state()[None, None]
 
     @property
     def pma_blocks(self) -> list[PMABlock]:
@@ -135,7 +137,7 @@ class PMT(nn.Module):
         sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
         run = cuda_graphs.graphed_forward(self, sizes)
         out = blank_encoding(self.cfg, series, like=like, memory=self.first_memory())
-        with evaluating(self):
+        with eval_mode(self):
             for rows in batches:
                 moments = moments_for(self.cfg, self.stats, series, rows)
                 if chunk is None:
@@ -172,7 +174,7 @@ class PMT(nn.Module):
 def samples_at_once(like: Tensor, cfg: ModelConfig) -> int:
     """The most samples of a batch that are encoded without cutting them into chunks.
 
-    ``like`` tells where the weights lie.
+    ``like`` is a weight of the model, on its device.
     """
     if not cuda_graphs.on_gpu(like):
         return SAMPLES_AT_ONCE

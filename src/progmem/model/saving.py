@@ -43,8 +43,12 @@ def _is_ours(name: str) -> bool:
 
 
 def weights_sha256(model: Any) -> str:
-    """A digest of a module's weights: what is made for one network is of no use to another."""
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    """A digest of a module's weights, kept with whatever belongs to this network only.
+
+    It covers the weights under their names in 0.1.0, so that digests in its files stay valid.
+    """
+    state = {legacy.old_weight_name(name): t for name, t in model.state_dict().items()}
+    tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     return hashlib.sha256(save_tensors(tensors)).hexdigest()
 
 

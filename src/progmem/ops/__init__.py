@@ -2,7 +2,7 @@
 
 An operation is a function of tensors. Its body is plain torch: what a CPU runs, what exports and
 compiles, and what the tests trust. `with_fused` names the form made of Triton kernels, a function
-of the same signature in `progmem.ops.fused`, and what it supports. Nobody else asks which one runs.
+of the same signature in `progmem.ops.fused`, and what it supports. Nothing else knows which runs.
 """
 
 import importlib
@@ -21,7 +21,7 @@ T = TypeVar("T")
 Backend = Literal["auto", "plain", "interpreted"]
 
 _BACKEND: ContextVar[Backend] = ContextVar("backend", default="auto")
-_LEFT_OUT: ContextVar[frozenset[str]] = ContextVar("left out", default=frozenset())
+_EXCLUDED: ContextVar[frozenset[str]] = ContextVar("excluded", default=frozenset())
 
 
 def with_fused(
@@ -43,7 +43,7 @@ def with_fused(
     def decorate(plain: Callable[P, T]) -> Callable[P, T]:
         @wraps(plain)
         def choose(*args: P.args, **kwargs: P.kwargs) -> T:
-            if not use_fused(decides(*args, **kwargs)) or module in _LEFT_OUT.get():
+            if not use_fused(decides(*args, **kwargs)) or module in _EXCLUDED.get():
                 return plain(*args, **kwargs)
             kernels = _module(module)
             if supports is not None and not getattr(kernels, supports)(*args, **kwargs):
@@ -69,16 +69,16 @@ def use_fused(x: Tensor) -> bool:
 
 @contextmanager
 def use_backend(backend: Backend, *, without: Collection[str] = ()) -> Iterator[None]:
-    """Inside, plain torch alone; or, for tests, kernels by Triton's interpreter on a CPU.
+    """Inside, only plain torch is used, or, for tests, kernels in Triton's interpreter on a CPU.
 
-    ``without`` names modules of `progmem.ops.fused` whose operations run plainly, for comparison.
+    ``without`` names modules of `progmem.ops.fused` that are not used, for comparison.
     """
-    tokens = _BACKEND.set(backend), _LEFT_OUT.set(frozenset(without))
+    tokens = _BACKEND.set(backend), _EXCLUDED.set(frozenset(without))
     try:
         yield
     finally:
         _BACKEND.reset(tokens[0])
-        _LEFT_OUT.reset(tokens[1])
+        _EXCLUDED.reset(tokens[1])
 
 
 @cache
@@ -87,15 +87,17 @@ def kernels_work(device: str) -> bool:
     try:
         ones = torch.ones(1, 16, device=device)
         _module("gated_mix").gated_mix(ones, ones, ones, ones).tolist()
-    except Exception as error:  # whatever is missing: the plain path is there
+    except Exception as error:  # whatever is missing, the plain form works
         why = str(error).strip().splitlines() or [type(error).__name__]
-        warnings.warn(f"no kernels can be made here, so torch's are used: {why[0]}", stacklevel=2)
+        warnings.warn(
+            f"no kernels can be compiled here, so plain torch is used: {why[0]}", stacklevel=2
+        )
         return False
     return True
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """What a product with ``weight`` is computed in: its own type, or autocast's."""
+    """The type that a product with ``weight`` is computed in: its own, or autocast's."""
     kind = weight.device.type
     if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64:
         return torch.get_autocast_dtype(kind)
@@ -104,5 +106,5 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
 
 @cache
 def _module(name: str) -> Any:
-    """Imported when first needed: Triton is not everywhere."""
+    """Import a module of kernels on first use: Triton is not available everywhere."""
     return importlib.import_module(f"progmem.ops.fused.{name}")

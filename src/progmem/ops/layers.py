@@ -1,8 +1,8 @@
 """The parts of a transformer layer: norms, linear maps, feed-forward, gated mixture, attention.
 
-Attention has rotary positions: scores of two rotated rows depend on their distance alone. Windows,
-pieces of a band and streams count positions from their own left edge, so that nothing loses
-precision on a long stream.
+Attention has rotary positions (RoPE): scores of two rotated rows depend on their distance alone.
+Windows, chunks of a band and streams count positions from their own left edge, so that nothing
+loses precision on a long stream.
 
 Shapes: R rows, T queries, J keys, D width, H heads, d = D / H; "..." is any batch.
 """
@@ -39,7 +39,7 @@ class FeedForwardWeights(NamedTuple):
 def layer_norm(
     x: Tensor, norm: NormWeights, *, dtype: torch.dtype, segment: Tensor | None = None
 ) -> Tensor:
-    """LN(x) + segment (D,), worked out in the type of ``x`` (..., D) and given in ``dtype``."""
+    """LN(x) + segment (D,), computed in the type of ``x`` (..., D) and returned in ``dtype``."""
     weight, bias = norm.weight.to(x.dtype), norm.bias.to(x.dtype)
     y = F.layer_norm(x, weight.shape, weight, bias, norm.eps)
     return (y if segment is None else y + segment).to(dtype)
@@ -49,7 +49,7 @@ def layer_norm(
 def norm_residual(
     x: Tensor, norm: NormWeights, *, dtype: torch.dtype, segment: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """``x`` for the residual path and `layer_norm` of it: their gradients are added on the way."""
+    """``x`` for the residual path, and `layer_norm` of it; backward adds their gradients."""
     return x, layer_norm(x, norm, dtype=dtype, segment=segment)
 
 
@@ -97,7 +97,7 @@ def feed_forward(
     dropout: float = 0.0,
     valid: Tensor | None = None,
 ) -> Tensor:
-    """x + fc2 gelu(fc1 LN x), 0 where not ``valid`` (...); ``h`` is LN x, if that is known."""
+    """x + fc2 gelu(fc1 LN x), 0 where not ``valid`` (...); ``h`` is LN x, if given."""
     if h is None:
         x, h = norm_residual(x, weights.norm, dtype=compute_dtype(weights.fc1))
     wide = linear_gelu(h, weights.fc1, weights.fc1_bias)
@@ -126,12 +126,12 @@ def attention_output(
 
 
 @with_fused("gated_mix.gated_mix")
-def gated_mix(z: Tensor, more: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def gated_mix(z: Tensor, bias_z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """g a + (1 - g) b with g = sigmoid(z + more).
 
-    ``z`` and ``a`` are (..., D), ``more`` (n, D), and ``b`` like ``a`` or (n, D): n rows repeated.
+    ``z`` and ``a`` are (..., D), ``bias_z`` is (n, D), ``b`` like ``a`` or (n, D): rows repeated.
     """
-    g = torch.sigmoid(z + more)
+    g = torch.sigmoid(z + bias_z)
     return g * a + (1 - g) * b
 
 
@@ -148,16 +148,16 @@ def rotation(x: Tensor, start: int = 0) -> Rotation:
     dtype = torch.promote_types(x.dtype, torch.float32)
     if torch.compiler.is_compiling():  # sizes may be symbols, and nothing may outlive the trace
         return _make_rotation(start, start + T, d, x.device, dtype)
-    rows = 1 << (start + T - 1).bit_length()  # few tables, each used by many lengths
-    cos, sin = _kept_rotation(rows, d, x.device, dtype)
+    rows = 1 << (start + T - 1).bit_length()  # few tables, each for many lengths
+    cos, sin = _cached_rotation(rows, d, x.device, dtype)
     return Rotation(cos[start : start + T], sin[start : start + T])
 
 
 def rotate(x: Tensor, by: Rotation) -> Tensor:
-    """``x`` (..., T, d) with its rows turned to their positions."""
+    """``x`` (..., T, d) with its rows rotated to their positions."""
     a, b = x.chunk(2, dim=-1)
-    made = torch.cat([a * by.cos - b * by.sin, a * by.sin + b * by.cos], dim=-1)
-    return made.to(x.dtype)
+    rotated = torch.cat([a * by.cos - b * by.sin, a * by.sin + b * by.cos], dim=-1)
+    return rotated.to(x.dtype)
 
 
 def _make_rotation(
@@ -170,9 +170,9 @@ def _make_rotation(
 
 
 @cache
-def _kept_rotation(rows: int, d: int, device: torch.device, dtype: torch.dtype) -> Rotation:
-    """The first ``rows`` positions, kept for good: a CUDA graph goes on reading them."""
-    with torch.inference_mode(False):  # a gradient may want them later
+def _cached_rotation(rows: int, d: int, device: torch.device, dtype: torch.dtype) -> Rotation:
+    """The first ``rows`` positions, cached for good: a captured graph keeps reading them."""
+    with torch.inference_mode(False):  # a later call may need gradients
         return _make_rotation(0, rows, d, device, dtype)
 
 
@@ -206,9 +206,9 @@ def attend(
     if first is not None:
         k, v = (torch.cat(pair, dim=-2) for pair in zip(first, (k, v), strict=True))
     extra = k.shape[-2] - J
-    triangle = causal and mask is None and T == J  # torch's kernels know squares only
+    triangle = causal and mask is None and T == J  # torch's kernels are causal for squares only
     if triangle:
-        q = F.pad(q, (0, 0, extra, 0))  # queries for the first keys, thrown away again
+        q = F.pad(q, (0, 0, extra, 0))  # dummy queries for the first keys, dropped below
     elif causal:
         order = torch.ones(T, extra + J, dtype=torch.bool, device=q.device).tril(extra + J - T)
         mask = order if mask is None else mask & order

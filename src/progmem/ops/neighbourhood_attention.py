@@ -1,9 +1,9 @@
 """Attention of the neighbourhood encoder: token t sees t-n .. t, CLS sees every token and itself.
 
-The band is cut into pieces of c queries that look at n + c keys each: no K x K mask or score ever
-exists. CLS has no position, and to it neither have the tokens.
+The band is cut into chunks of c queries that attend to n + c keys each: no K x K mask or score ever
+exists. CLS has no position, and attends to tokens without positions.
 
-Shapes: B series, K tokens, n neighbourhood, P pieces, c queries of a piece, D width, H heads,
+Shapes: B series, K tokens, n neighbourhood, P chunks, c queries of a chunk, D width, H heads,
 d = D / H.
 """
 
@@ -18,17 +18,17 @@ from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_head
 
 
 class Keys(NamedTuple):
-    """Keys and values of tokens, and which of them are there."""
+    """Keys and values of tokens, and which of them are valid."""
 
     k: Tensor  # (B, K, D)
     v: Tensor  # (B, K, D)
     valid: Tensor  # (B, K)
 
-    def then(self, other: "Keys") -> "Keys":
+    def concat(self, other: "Keys") -> "Keys":
         return Keys(*[torch.cat(pair, dim=1) for pair in zip(self, other, strict=True)])
 
-    def moved_on(self, other: "Keys") -> "Keys":
-        """As many as these, but the last after ``other`` has come; new, as views keep all alive."""
+    def shifted_by(self, other: "Keys") -> "Keys":
+        """The last of these and ``other`` together, as many as these; copied, not views."""
         count, new = self.k.shape[1], other.k.shape[1]
         drop = max(0, new - count)
         pairs = zip(self, other, strict=True)
@@ -36,7 +36,7 @@ class Keys(NamedTuple):
 
 
 def no_keys(like: Tensor, count: int) -> Keys:
-    """``count`` keys of width D that are not there, for ``like`` (B, K, D): before a series."""
+    """``count`` masked keys, those before a series' first token, for ``like`` (B, K, D)."""
     k, v = like.new_zeros(2, like.shape[0], count, like.shape[2])
     return Keys(k, v, torch.zeros(k.shape[:2], dtype=torch.bool, device=like.device))
 
@@ -48,21 +48,21 @@ def neighbourhood_attention(
     """Attention of CLS and tokens, (B, 1+K, D), from projections of CLS, then tokens.
 
     Args:
-        qkv: (B, 1+K, 3D); where no gradient is wanted they may be written over.
-        valid: tokens that are there, (B, K).
+        qkv: (B, 1+K, 3D); without gradients they may be overwritten.
+        valid: tokens that are not missing, (B, K).
         reach: n.
         gaps: tokens may be missing before a series' end.
-        training: values must not depend on whether a gradient is wanted.
+        training: values must not depend on whether gradients are enabled.
     """
     q, k, v = qkv.chunk(3, dim=-1)
-    keys = no_keys(k, reach).then(Keys(k[:, 1:], v[:, 1:], valid))
+    keys = no_keys(k, reach).concat(Keys(k[:, 1:], v[:, 1:], valid))
     tokens = band_attention(q[:, 1:], keys, reach=reach, heads=heads)
     cls = attend_cls(q[:, :1], k, v, F.pad(valid, (1, 0), value=True), heads=heads)
     return torch.cat([cls, tokens], dim=1)
 
 
 def attend_cls(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, *, heads: int) -> Tensor:
-    """CLS (B, 1, D) over keys and values (B, J, D) of which ``valid`` (B, J) are there."""
+    """CLS (B, 1, D) over keys and values (B, J, D); those not ``valid`` (B, J) are masked."""
     q, k, v = (split_heads(t, heads) for t in (q, k, v))
     return merge_heads(attend(q, k, v, valid[:, None, None]))
 
@@ -72,13 +72,13 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
     T = q.shape[1]
     k, v, valid = keys
     mask = band_mask(valid, reach)
-    pieces, piece = mask.shape[1:3]
-    short = pieces * piece - T
-    if short:
-        q, k, v = (F.pad(t, (0, 0, 0, short)) for t in (q, k, v))
-    k, v = (t.unfold(1, reach + piece, piece).mT for t in (k, v))  # (B, P, n+c, D)
+    chunks, chunk = mask.shape[1:3]
+    padding = chunks * chunk - T
+    if padding:
+        q, k, v = (F.pad(t, (0, 0, 0, padding)) for t in (q, k, v))
+    k, v = (t.unfold(1, reach + chunk, chunk).mT for t in (k, v))  # (B, P, n+c, D)
     query, key, value = (
-        split_heads(t, heads) for t in (torch.unflatten(q, 1, (pieces, piece)), k, v)
+        split_heads(t, heads) for t in (torch.unflatten(q, 1, (chunks, chunk)), k, v)
     )
     query, key = rotate(query, rotation(query, reach)), rotate(key, rotation(key))
     out = merge_heads(attend(query, key, value, mask[:, :, None]))  # (B, P, c, D)
@@ -86,11 +86,11 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
 
 
 def band_mask(valid: Tensor, reach: int) -> Tensor:
-    """Which keys the queries of each piece see, (B, P, c, n+c), of ``valid`` (B, reach+T)."""
+    """Which keys the queries of each chunk see, (B, P, c, n+c), of ``valid`` (B, reach+T)."""
     T = valid.shape[1] - reach
-    piece = max(1, min(reach, T))  # c
-    pieces = -(-T // piece)
-    valid = F.pad(valid, (0, pieces * piece - T)).unfold(1, reach + piece, piece)
-    band = torch.ones(piece, reach + piece, dtype=torch.bool, device=valid.device)
+    chunk = max(1, min(reach, T))  # c
+    chunks = -(-T // chunk)
+    valid = F.pad(valid, (0, chunks * chunk - T)).unfold(1, reach + chunk, chunk)
+    band = torch.ones(chunk, reach + chunk, dtype=torch.bool, device=valid.device)
     band = band.tril(reach).triu()
     return band & valid[:, :, None] | band.triu(reach)  # a missing token sees itself

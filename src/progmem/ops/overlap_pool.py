@@ -19,8 +19,8 @@ from progmem.ops import with_fused
 from progmem.ops.layers import linear, linear_gelu
 
 
-class Attentive(NamedTuple):
-    """How a token chooses between its copies; with O = 1 there is nothing to choose."""
+class CopyAttention(NamedTuple):
+    """Weights of the attention over a token's copies; not needed with O = 1."""
 
     key: Tensor  # (D, D)
     taps: Tensor  # (3, D), depthwise over copies
@@ -32,14 +32,14 @@ class Attentive(NamedTuple):
 
 
 class PoolWeights(NamedTuple):
-    """What the pool learns."""
+    """The weights of the pool."""
 
     value: Tensor  # (D, D)
     value_bias: Tensor
     gamma: Tensor  # (D,)
     skip_gate: Tensor  # (D,)
     eps: float
-    attentive: Attentive | None
+    attention: CopyAttention | None
 
 
 @with_fused("overlap_pool.overlap_pool", supports="supports")
@@ -59,23 +59,25 @@ def pool_copies(copies: Tensor, exists: Tensor, weights: PoolWeights) -> Tensor:
     copies = copies * present
     skip = copies.sum(2) / count  # S_t, (B, K, D)
     value = F.linear(copies, weights.value, weights.value_bias)  # (B, K, O, D)
-    if weights.attentive is None:
+    if weights.attention is None:
         attended = value.squeeze(2)
     else:
-        alpha = _weights(weights.attentive, copies, present, count, exists)  # (B, K, O, H)
+        alpha = _attention_weights(
+            weights.attention, copies, present, count, exists
+        )  # (B, K, O, H)
         value = torch.unflatten(value, -1, (alpha.shape[-1], -1))  # (B, K, O, H, d)
         attended = (alpha[..., None] * value).sum(2).flatten(-2)  # (B, K, D)
     attended = weights.gamma * F.layer_norm(attended * O**-0.5, (D,), eps=weights.eps)  # A_t
     return skip + torch.sigmoid(weights.skip_gate) * (attended - skip)
 
 
-def _weights(
-    weights: Attentive, copies: Tensor, present: Tensor, count: Tensor, exists: Tensor
+def _attention_weights(
+    weights: CopyAttention, copies: Tensor, present: Tensor, count: Tensor, exists: Tensor
 ) -> Tensor:
     """alpha_{h,r} (B, K, O, H), from one query per token.
 
     The query is made of the mean over a token's copies of their depthwise convolution (3 taps,
-    zeros outside). The mean is taken before the taps, which moves no more than K rows per tap.
+    zeros outside). The mean is taken before the taps are applied, so that they act on K rows only.
     """
     before = (copies[:, :, :-1] * present[:, :, 1:]).sum(2)  # copy r-1, where r exists
     after = (copies[:, :, 1:] * present[:, :, :-1]).sum(2)  # copy r+1, where r exists

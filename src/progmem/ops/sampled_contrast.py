@@ -1,7 +1,7 @@
-"""How much an anchor's negatives repel it: log sum_n e^{s_n / tau}, without gathering them.
+"""The negatives' part of a contrastive loss: log sum_n e^{s_n / tau} of each anchor.
 
-A sequence's negatives are consecutive places of the shuffled bank, so all of them are one view of
-it, of which only the similarities are made.
+A sequence's negatives are consecutive entries of the shuffled bank. They are read as a strided
+view of it: only similarities are computed, and no negative is copied.
 
 Shapes: b own sequences, B of the global batch, T anchors a sequence, P entries a sequence, M
 negatives, D width, E entries of one view.
@@ -16,107 +16,111 @@ from torch.autograd.function import once_differentiable
 
 from progmem.ops import with_fused
 
-Repulsion = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
+# anchors (s, T, D) and the sequences they belong to -> log-sum-exp and mean similarity, (s, T) each
+NegativeLogSumExp = Callable[[Tensor, slice], tuple[Tensor, Tensor]]
 
 
 class Negatives(NamedTuple):
-    """A shuffled pool, and for each sequence M places of it that its anchors are told apart from.
+    """A shuffled pool of entries, and for each sequence M of them that are its anchors' negatives.
 
-    Sequence i takes the places from i P on; after the last place comes the first again.
+    Sequence i takes the M positions of the pool from i P on; the pool is circular.
     """
 
-    order: Tensor  # (B P,), at each place an entry of the key view
+    order: Tensor  # (B P,), the entry of the key view at each position of the pool
     mask: Tensor  # (B, M): not of this sequence, not overlapping it in time
 
     @property
     def entries(self) -> int:
-        """P, by which sequences are apart."""
+        """P: positions of the pool between the negatives of one sequence and those of the next."""
         return len(self.order) // len(self.mask)
 
 
 class Bank(NamedTuple):
-    """Entries of all sequences in both views; the anchors of one view meet those of the other."""
+    """Entries of all sequences in both views; anchors of one view are compared with the other's."""
 
     vectors: Tensor  # (2, E, D), normalised
-    known: Tensor  # (2, E), entries that exist
-    drawn: Negatives  # of all B sequences
-    own: slice  # the b sequences that anchors are of
+    valid: Tensor  # (2, E), entries that exist
+    negatives: Negatives  # of all B sequences
+    own: slice  # the b sequences that the anchors belong to
 
     @property
-    def negatives(self) -> int:
+    def sample_size(self) -> int:
         """M."""
-        return self.drawn.mask.shape[1]
+        return self.negatives.mask.shape[1]
 
 
 @with_fused(
-    "sampled_contrast.repulsion", supports="supports", decides=lambda bank, *_, **__: bank.vectors
+    "sampled_contrast.negative_logsumexp",
+    supports="supports",
+    decides=lambda bank, *_, **__: bank.vectors,
 )
-def repulsion(bank: Bank, temperature: float | Tensor) -> Repulsion:
-    """A function of anchors (s, T, D) and which of the 2b sequences of both views they are.
+def negative_logsumexp(bank: Bank, temperature: float | Tensor) -> NegativeLogSumExp:
+    """A function of anchors (s, T, D) and of which of the 2b sequences of both views they are.
 
-    It gives log sum_n e^{s_n / tau} of each anchor, -inf without negatives, and the mean of s_n, 0
-    without negatives and without a gradient: (s, T) both.
+    It returns, (s, T) each, log sum_n e^{s_n / tau} over each anchor's negatives, -inf if there are
+    none, and the mean of s_n without a gradient, 0 if there are none.
     """
-    drawn, own, M = bank.drawn, bank.own, bank.negatives
+    negatives, own, M = bank.negatives, bank.own, bank.sample_size
     b = own.stop - own.start
-    places = [circular(x.index_select(0, drawn.order), M) for x in bank.vectors]
-    counted = [
-        circular(x[drawn.order], M).unfold(0, M, drawn.entries)[own] & drawn.mask[own]
-        for x in bank.known
+    pools = [circular(x.index_select(0, negatives.order), M) for x in bank.vectors]
+    masks = [
+        circular(x[negatives.order], M).unfold(0, M, negatives.entries)[own] & negatives.mask[own]
+        for x in bank.valid
     ]  # (b, M) each
 
-    def of(anchors: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
-        found, done = [], 0
+    def of_anchors(anchors: Tensor, rows: slice) -> tuple[Tensor, Tensor]:
+        results, done = [], 0
         for view in (0, 1):
             low, high = (min(max(edge - view * b, 0), b) for edge in (rows.start, rows.stop))
             if low == high:
                 continue
-            # all of them as they are: no copy of their gradient then
+            # all anchors are passed on as they are, which spares a copy of their gradient
             some = anchors if high - low == len(anchors) else anchors[done : done + high - low]
             cosine: Tensor = _Similarity.apply(  # type: ignore[no-untyped-call]
-                some, places[1 - view], own.start + low, M, drawn.entries
+                some, pools[1 - view], own.start + low, M, negatives.entries
             )
-            mask = counted[1 - view][low:high, None]  # (s, 1, M)
+            mask = masks[1 - view][low:high, None]  # (s, 1, M)
             logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
-            found.append((torch.logsumexp(logits, dim=-1), _mean(cosine.detach(), mask)))
+            results.append((torch.logsumexp(logits, dim=-1), _mean(cosine.detach(), mask)))
             done += high - low
-        push, away = (torch.cat(column) for column in zip(*found, strict=True))
-        return push, away
+        negative_lse, negative_sim = (torch.cat(column) for column in zip(*results, strict=True))
+        return negative_lse, negative_sim
 
-    return of
+    return of_anchors
 
 
 def circular(x: Tensor, count: int) -> Tensor:
-    """Places (B P, ...) with the first ``count`` once more behind the last."""
+    """A pool (B P, ...) with its first ``count`` entries repeated after the last."""
     return torch.cat([x, x[:count]])
 
 
 class _Similarity(torch.autograd.Function):
-    """Each sequence's anchors (s, T, D) with its stretch of the places (B P + M, D): (s, T, M).
+    """Each sequence's anchors (s, T, D) against its M entries of the pool (B P + M, D): (s, T, M).
 
-    Autograd would make the gradient of every stretch and then add them up. Here stretches that do
-    not overlap are added to the places' gradient at once, in as many rounds as it takes.
+    Autograd would store the gradient of every sequence's entries and then add them up. Here the
+    gradients of sequences whose entries do not overlap are added to the pool's in one product; a
+    few such products cover all sequences.
     """
 
     @staticmethod
-    def forward(ctx: Any, anchors: Tensor, places: Tensor, first: int, M: int, P: int) -> Tensor:
-        ctx.save_for_backward(anchors, places)
+    def forward(ctx: Any, anchors: Tensor, pool: Tensor, first: int, M: int, P: int) -> Tensor:
+        ctx.save_for_backward(anchors, pool)
         ctx.settings = first, M, P
-        return anchors @ places[first * P :].unfold(0, M, P)[: len(anchors)]
+        return anchors @ pool[first * P :].unfold(0, M, P)[: len(anchors)]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, places = ctx.saved_tensors
+    def backward(ctx: Any, d_similarity: Tensor) -> tuple[Tensor | None, ...]:
+        anchors, pool = ctx.saved_tensors
         first, M, P = ctx.settings
-        d_anchors = back @ places[first * P :].unfold(0, M, P)[: len(anchors)].mT
-        d_places = torch.zeros_like(places)
-        apart = -(-M // P)  # sequences until the next stretch that does not overlap
-        for i in range(min(apart, len(anchors))):
-            some = anchors[i::apart]
-            to = d_places[(first + i) * P :].unfold(0, M, apart * P)[: len(some)]  # (., D, M)
-            to.mT.baddbmm_(back[i::apart].mT, some)
-        return d_anchors, d_places, None, None, None
+        d_anchors = d_similarity @ pool[first * P :].unfold(0, M, P)[: len(anchors)].mT
+        d_pool = torch.zeros_like(pool)
+        step = -(-M // P)  # sequences until the next one whose entries do not overlap
+        for i in range(min(step, len(anchors))):
+            some = anchors[i::step]
+            d_entries = d_pool[(first + i) * P :].unfold(0, M, step * P)[: len(some)]  # (., D, M)
+            d_entries.mT.baddbmm_(d_similarity[i::step].mT, some)
+        return d_anchors, d_pool, None, None, None
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

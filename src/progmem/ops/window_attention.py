@@ -1,16 +1,16 @@
 """Attention of windows with their memory scan, the only sequential part of PMT (Algorithm 1).
 
-Inside a window the slots see everything; a token sees the carry M_{w-1,b} and the tokens of its
-window up to itself, never M-bar. Tokens of one window do not wait for each other and windows
-wait only for their carry: the slots are scanned first, then all tokens attend at once. Whatever
-does not depend on the carry (keys and values of the tokens and of the block below) is made for
-all windows at once; a step of the scan is a few small products over n slots.
+Inside a window the slots attend to everything; a token attends to the carry M_{w-1,b} and to the
+tokens of its window up to itself, never to M-bar. Only the carry links windows: the slots are
+scanned first, then all tokens attend at once. Keys and values that do not depend on the carry (of
+the tokens and of the block below) are computed for all windows at once; a step of the scan is a
+few small products over n slots.
 
 Plain autograd through N steps would add up the gradient of every weight N times. Instead, each
-step is run on its own, from a copy of the state that is a leaf; then all steps are made once more
-in one batch from those states, and it is this batch that the weights and the windows' keys get
-their gradients from. What the batch cannot know is how a state acts on the windows after it: that
-is added in backward, from the last window to the first, by
+step is run on its own, from a detached copy of the state. Then all steps are computed once more in
+one batch from those states, and weights and keys get their gradients from this batch. It lacks the
+effect of a state on later windows, which is added in the backward pass, from the last window to the
+first, by
 
     a_w = dL/dM_w + J_{w+1}' (a_{w+1}, dL/dk_{w+1}, dL/dv_{w+1})
 
@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
-from progmem.geometry import Layout, unfold_windows
+from progmem.geometry import WindowMasks, unfold_windows
 from progmem.ops import compute_dtype, with_fused
 from progmem.ops.layers import (
     FeedForwardWeights,
@@ -48,7 +48,7 @@ MATRICES = ("gate", "qkv", "out", "fc1", "fc2")  # of a step's products
 
 
 class ScanWeights(NamedTuple):
-    """Everything of a step that learns."""
+    """The weights of a step of the scan."""
 
     gate_norm: Tensor  # LN of the memory gate, (D,)
     gate_norm_bias: Tensor
@@ -87,9 +87,9 @@ class ScanWeights(NamedTuple):
 
 
 class Below(NamedTuple):
-    """M-bar_{w,b-1}, the gated memory of the block below; one for all series and windows, or each.
+    """M-bar_{w,b-1}, the gated memory of the block below.
 
-    Axes B and N may be 1.
+    Axes B and N may be 1: then it is the same for all series or windows.
     """
 
     rows: Tensor  # (B, N, n, D)
@@ -97,9 +97,9 @@ class Below(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """The memory after each window, and the keys and values of the carry each window saw.
+    """Result of the scan: memory after each window, keys and values of the carry that it saw.
 
-    A step gives the same of one window, without the axis N.
+    A step returns those of one window, without the axis N.
     """
 
     memory: Tensor  # (B, N, n, D), M_{w,b}
@@ -110,10 +110,10 @@ class Scanned(NamedTuple):
 @with_fused("window_attention.window_attention", supports="supports")
 def window_attention(
     qkv: Tensor,
-    start: Tensor | None,
+    reset: Tensor | None,
     below: Below | None,
     weights: ScanWeights | None,
-    layout: Layout,
+    masks: WindowMasks,
     *,
     cfg: ModelConfig,
     training: bool,
@@ -121,22 +121,22 @@ def window_attention(
     """Attention of all windows' tokens (B, N, W, D), and the memory (B, N, n, D).
 
     Args:
-        qkv: projections of tokens that windows cover to the last, (B, K, 3D); where no gradient
-            is wanted they may be written over.
+        qkv: projections of tokens, all of them in windows, (B, K, 3D); without gradients they may
+            be overwritten.
         start: the first memory M_r, (n, D); None, like ``below`` and ``weights``: no memory.
-        training: dropout is at work, and values must not depend on whether a gradient is wanted.
+        training: dropout is on, and values must not depend on whether gradients are enabled.
     """
-    B, N = layout.windows.shape
+    B, N = masks.windows.shape
     q, k, v = (unfold_windows(t, cfg, N) for t in qkv.chunk(3, dim=-1))  # (B, N, W, D)
     k, v = window_keys(k, v, cfg=cfg)
     memory = carry = None
-    if start is not None and below is not None and weights is not None:
+    if reset is not None and below is not None and weights is not None:
         memory, *carry_kv = memory_scan(
-            start.expand(B, -1, -1), below, weights, k, v,
-            valid=layout.in_window, alive=layout.alive, cfg=cfg, training=training,
+            reset.expand(B, -1, -1), below, weights, k, v,
+            valid=masks.in_window, nonempty=masks.nonempty, cfg=cfg, training=training,
         )  # fmt: skip
         carry = carry_kv[0], carry_kv[1]
-    valid = layout.in_window if layout.gaps else None
+    valid = masks.in_window if masks.gaps else None
     return attend_windows(q, k, v, carry, valid, cfg=cfg), memory
 
 
@@ -166,14 +166,14 @@ def attend_windows(
     P, T = q.shape[2], k.shape[3]
     mask = None
     if valid is not None:
-        mask = may_see(valid, P, slots=0 if carry is None else cfg.slots)[:, :, None]
+        mask = visible_mask(valid, P, slots=0 if carry is None else cfg.slots)[:, :, None]
     q = split_heads(q, cfg.heads)
     q = rotate(q, rotation(q, T - P))
     return merge_heads(attend(q, k, v, mask, first=carry, causal=True))
 
 
-def may_see(valid: Tensor, last: int, *, slots: int) -> Tensor:
-    """What the ``last`` P tokens of windows may see: slots, and what is ``valid`` (B, N, T).
+def visible_mask(valid: Tensor, last: int, *, slots: int) -> Tensor:
+    """Keys visible to the ``last`` P tokens of windows: slots, and ``valid`` (B, N, T) tokens.
 
     (B, N, P, n+T); a missing token still sees itself, so no row is ever empty.
     """
@@ -192,7 +192,7 @@ def memory_scan(
     v: Tensor,
     *,
     valid: Tensor,
-    alive: Tensor,
+    nonempty: Tensor,
     cfg: ModelConfig,
     training: bool,
 ) -> Scanned:
@@ -201,19 +201,19 @@ def memory_scan(
     Args:
         k: keys of each window's tokens at their positions, (B, N, H, W, d); ``v`` likewise.
         valid: which of those tokens are there, (B, N, W).
-        alive: which windows write, (B, N); the others pass their carry on.
+        nonempty: which windows write, (B, N); the others pass their carry on.
     """
-    (B, N), n, H = alive.shape, cfg.slots, cfg.heads
+    (B, N), n, H = nonempty.shape, cfg.slots, cfg.heads
     below_q, below_k, below_v = (
         split_heads(t, H).expand(B, N, -1, -1, -1) for t in below.qkv.chunk(3, dim=-1)
     )
-    seen = _Seen(
+    seen = _SlotContext(
         below.rows.expand(B, N, -1, -1), below_q,
         torch.cat([below_k, k], dim=3), torch.cat([below_v, v], dim=3),
-        F.pad(valid, (2 * n, 0), value=True)[:, :, None, None], alive,
+        F.pad(valid, (2 * n, 0), value=True)[:, :, None, None], nonempty,
     )  # fmt: skip
     step = _Step(cfg, dropout=cfg.dropout if training else 0.0)
-    if step.dropout or torch.compiler.is_compiling():  # a step cannot be made twice
+    if step.dropout or torch.compiler.is_compiling():  # a step cannot be computed twice
         return _scan(step, weights, state, seen)
     if torch.is_grad_enabled() and (state.requires_grad or seen.k.requires_grad):
         return _scan_with_adjoint(step, weights, state, seen)
@@ -223,7 +223,7 @@ def memory_scan(
 def read_carry(
     state: Tensor, weights: ScanWeights, *, cfg: ModelConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The carry as a window sees it: rows (..., n, D), then q, k, v (..., H, n, d)."""
+    """The carry that a window attends to: rows (..., n, D), then q, k, v (..., H, n, d)."""
     carry = weights.gated(state) if cfg.gate_carry else state
     norm = NormWeights(weights.norm, weights.norm_bias, EPS)
     dtype = compute_dtype(weights.qkv)
@@ -232,18 +232,18 @@ def read_carry(
     return carry, q, k, v
 
 
-class _Seen(NamedTuple):
-    """What the slots of each window see beside the carry; a window's part drops the N."""
+class _SlotContext(NamedTuple):
+    """What the slots of each window attend to beside the carry; `window` drops the axis N."""
 
     below: Tensor  # (B, N, n, D), M-bar of the block below
     below_q: Tensor  # (B, N, H, n, d)
     k: Tensor  # (B, N, H, n+W, d), of the block below and of the window's tokens
     v: Tensor  # (B, N, H, n+W, d)
     mask: Tensor  # (B, N, 1, 1, 2n+W)
-    alive: Tensor  # (B, N), windows that write
+    nonempty: Tensor  # (B, N), windows that write
 
-    def window(self, w: int) -> "_Seen":
-        return _Seen(*[t[:, w] for t in self])
+    def window(self, w: int) -> "_SlotContext":
+        return _SlotContext(*[t[:, w] for t in self])
 
 
 class _Step(NamedTuple):
@@ -252,7 +252,7 @@ class _Step(NamedTuple):
     cfg: ModelConfig
     dropout: float
 
-    def __call__(self, weights: ScanWeights, state: Tensor, seen: _Seen) -> Scanned:
+    def __call__(self, weights: ScanWeights, state: Tensor, seen: _SlotContext) -> Scanned:
         """``state`` (..., n, D) after a window."""
         rows, q, own_k, own_v = read_carry(state, weights, cfg=self.cfg)
         if self.cfg.readout == "block":
@@ -262,48 +262,54 @@ class _Step(NamedTuple):
             rows, attended, weights.out, weights.out_bias, weights.feed_forward,
             dropout=self.dropout,
         )  # fmt: skip
-        return Scanned(torch.where(seen.alive[..., None, None], written, state), own_k, own_v)
+        return Scanned(torch.where(seen.nonempty[..., None, None], written, state), own_k, own_v)
 
 
-def _scan(step: _Step, weights: ScanWeights, state: Tensor, seen: _Seen) -> Scanned:
+def _scan(step: _Step, weights: ScanWeights, state: Tensor, seen: _SlotContext) -> Scanned:
     """Carry ``state`` (B, n, D) through all windows, in order."""
     found = []
-    for w in range(seen.alive.shape[1]):
+    for w in range(seen.nonempty.shape[1]):
         found.append(step(weights, state, seen.window(w)))
         state = found[-1].memory
     return Scanned(*[torch.stack(parts, dim=1) for parts in zip(*found, strict=True)])
 
 
-def _scan_with_adjoint(step: _Step, weights: ScanWeights, state: Tensor, seen: _Seen) -> Scanned:
+def _scan_with_adjoint(
+    step: _Step, weights: ScanWeights, state: Tensor, seen: _SlotContext
+) -> Scanned:
     """The same values and gradients as `_scan`, every weight's gradient formed once."""
     # cast here: autocast would cast weights without a gradient again at every step, and keep them
     fixed = ScanWeights(*[t.detach() for t in weights]).cast_products()
-    apart = _Seen(*[t.detach() for t in seen])
+    detached = _SlotContext(*[t.detach() for t in seen])
     before, steps = [], []
     carried = state
-    for w in range(seen.alive.shape[1]):
+    for w in range(seen.nonempty.shape[1]):
         before.append(carried.detach().requires_grad_())
-        steps.append(step(fixed, before[-1], apart.window(w)))
+        steps.append(step(fixed, before[-1], detached.window(w)))
         carried = steps[-1].memory
-    together = step(weights, torch.stack([leaf.detach() for leaf in before], dim=1), seen)
-    passed = _Adjoint.apply(before, steps, state, *together)  # type: ignore[no-untyped-call]
-    return Scanned(*passed)
+    batched = step(weights, torch.stack([leaf.detach() for leaf in before], dim=1), seen)
+    outputs = _Adjoint.apply(before, steps, state, *batched)  # type: ignore[no-untyped-call]
+    return Scanned(*outputs)
 
 
 class _Adjoint(torch.autograd.Function):
-    """Passes memory, keys and values on; in backward adds what a state does to later windows."""
+    """Identity on memory, keys and values; its backward adds the effect on later windows."""
 
     @staticmethod
     def forward(
-        ctx: Any, before: Sequence[Tensor], steps: Sequence[Scanned], state: Tensor, *made: Tensor
+        ctx: Any,
+        before: Sequence[Tensor],
+        steps: Sequence[Scanned],
+        state: Tensor,
+        *outputs: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.before, ctx.steps = before, steps
-        return tuple(t.view_as(t) for t in made)
+        return tuple(t.view_as(t) for t in outputs)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, memory: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:
-        adjoints = list(memory.unbind(1))  # dL/dM_w as the windows' own readers have it
+        adjoints = list(memory.unbind(1))  # dL/dM_w through outputs, without later windows
         back = adjoints[-1]
         for w in reversed(range(len(ctx.steps))):
             adjoints[w] = back

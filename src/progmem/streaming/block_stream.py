@@ -1,8 +1,8 @@
-"""Tokenizer and PMA blocks on a stream: the batch's own functions, on the windows that are new.
+"""Tokenizer and PMA blocks on a stream: the functions of the batch, on the windows that are new.
 
 A token is final once the carry of its newest window is final and that window is known to exist.
 At any time exactly one window, the open one, has its carry but not all of its tokens; its rows
-are made as its tokens come. Everything older is complete, everything newer waits.
+are computed as its tokens come. Older windows are complete, newer ones wait for their carry.
 
 Shapes: B series, L samples, C channels, T tokens held, m new tokens, W window, S stride, O copies,
 n slots, D width.
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Final:
-    """What became final somewhere: consecutive tokens with their signal, consecutive windows."""
+    """What became final in a block: consecutive tokens with their signal, consecutive windows."""
 
     tokens: Tensor  # (B, m, D)
     signal: Tensor  # (B, m, D)
     valid: Tensor  # (B, m)
     memory: Tensor | None  # (B, m', n, D)
-    alive: Tensor  # (B, m')
+    nonempty: Tensor  # (B, m')
 
 
 @dataclass
@@ -45,8 +45,8 @@ class BlockState:
     below: Tensor | None  # (B, m', n, D), memory of the block below, from the open window on
     memory: Tensor | None  # (B, n, D), the memory that the open window carries on
     window: int  # number of the open window
-    done: int  # positions of the open window whose rows are made
-    emitted: int  # tokens given out
+    done: int  # positions of the open window whose rows are computed
+    emitted: int  # tokens returned so far
 
 
 class BlockStream:
@@ -56,7 +56,7 @@ class BlockStream:
         """``first_memory`` is M_{w,0} (1, 1, n, D) for the first block, None for the others."""
         self.block, self.cfg, self.first_memory = block, block.cfg, first_memory
         weight, D, O = block.layer.out.weight, self.cfg.dim, self.cfg.overlap
-        memory = None if block.slots is None else block.slots.start(batch).detach()
+        memory = None if block.slots is None else block.slots.initial_memory(batch).detach()
         self.state = BlockState(
             held=weight.new_zeros(batch, 0, 5 * D),
             valid=torch.zeros(batch, 0, dtype=torch.bool, device=weight.device),
@@ -75,68 +75,68 @@ class BlockStream:
         Args:
             seen: tokens the stream has had so far, which tells the windows that exist.
             ended: no more will come, and ``new`` holds all that was left below.
-            masked: attend under the mask of missing tokens without looking whether any is.
+            masked: use the mask of missing tokens without checking whether any is missing.
         """
         cfg, state = self.cfg, self.state
         base = state.window * cfg.stride  # number of the first token held
-        self._take_in(new)
+        self._append(new)
         held = base + state.held.shape[1]
         if ended:
             complete = count_windows(cfg, held) if held else 0
         else:
             complete = (held - cfg.window) // cfg.stride + 1
-        memory, alive = self._complete_windows(max(0, complete - state.window), masked)
+        memory, nonempty = self._complete_windows(max(0, complete - state.window), masked)
         final = held
         if not ended:
             exists = seen >= tokens_until(cfg, state.window)
             if exists:
                 self._open_rows(base, masked)
             final = min(held, (state.window + exists) * cfg.stride)
-        out = self._emit(final, base, memory, alive)
-        self._forget(state.window * cfg.stride - base)
+        out = self._emit(final, base, memory, nonempty)
+        self._drop(state.window * cfg.stride - base)
         return out
 
-    def _take_in(self, new: Final) -> None:
+    def _append(self, new: Final) -> None:
         state, m = self.state, new.tokens.shape[1]
         rows, qkv = self.block.project(new.tokens, new.signal)
-        made = torch.cat([rows, qkv, new.signal], dim=-1)
-        state.held = torch.cat([state.held, made], dim=1)
+        columns = torch.cat([rows, qkv, new.signal], dim=-1)
+        state.held = torch.cat([state.held, columns], dim=1)
         state.valid = torch.cat([state.valid, new.valid], dim=1)
-        self._make_room(m)
+        self._extend_copies(m)
         if state.below is not None and new.memory is not None:
             state.below = torch.cat([state.below, new.memory], dim=1)
 
-    def _make_room(self, tokens: int) -> None:
+    def _extend_copies(self, tokens: int) -> None:
         state = self.state
         state.copies = F.pad(state.copies, (0, 0, 0, 0, 0, tokens))
         state.filled = F.pad(state.filled, (0, 0, 0, tokens))
 
     def _complete_windows(self, count: int, masked: bool) -> tuple[Tensor | None, Tensor]:
-        """Scan the next ``count`` windows, make their rows; their memory and which are alive."""
+        """Scan the next ``count`` windows and compute their rows; memory, which are nonempty."""
         block, state, cfg = self.block, self.state, self.cfg
         if not count:
             none = None if state.memory is None else state.memory[:, None][:, :0]
             return none, state.valid[:, :0]
         valid = unfold_windows(state.valid, cfg, count)  # (B, count, W)
-        alive = valid.any(2)
+        nonempty = valid.any(2)
         rows, q, k, v, _ = unfold_windows(state.held, cfg, count).chunk(5, dim=-1)
         k, v = window_keys(k, v, cfg=cfg)
         memory = carry = None
         if block.slots is not None and state.memory is not None:
             below = state.below[:, :count] if state.below is not None else self.first_memory
             assert below is not None
-            weights = block.slots.weights(block.layer)
+            weights = block.slots.scan_weights(block.layer)
             memory, *carry_kv = memory_scan(
                 state.memory, block.slots.gate_below(block.layer, weights, below), weights, k, v,
-                valid=valid, alive=alive, cfg=cfg, training=False,
+                valid=valid, nonempty=nonempty, cfg=cfg, training=False,
             )  # fmt: skip
-            state.memory = memory[:, -1].clone()  # a view would keep all windows' alive
+            state.memory = memory[:, -1].clone()  # a view would keep the memory of all windows
             carry = carry_kv[0], carry_kv[1]
         gaps = _if_any_missing(valid, masked)
         beyond = (count - 1) * cfg.stride + cfg.window - state.copies.shape[1]
         if beyond > 0:  # the last window of a series may reach past its tokens
-            self._make_room(beyond)
-        # some rows of the first window were made while it was open
+            self._extend_copies(beyond)
+        # some rows of the first window were computed while it was open
         parts = [(0, 1, state.done), (1, count, 0)] if state.done else [(0, count, 0)]
         for first, last, start in parts:
             if first == last:
@@ -147,16 +147,16 @@ class BlockStream:
                 None if carry is None else (carry[0][:, part], carry[1][:, part]),
                 None if gaps is None else gaps[:, part], cfg=cfg,
             )  # fmt: skip
-            out = block.layer.complete(rows[:, part, start:], attended)
-            self._keep(out, first * cfg.stride, start)
+            out = block.layer.attention_output(rows[:, part, start:], attended)
+            self._store(out, first * cfg.stride, start)
         state.window += count
         state.done = 0
         if state.below is not None:
             state.below = state.below[:, count:].clone()
-        return memory, alive
+        return memory, nonempty
 
     def _open_rows(self, base: int, masked: bool) -> None:
-        """Make the rows of the open window for the tokens that have come since."""
+        """Compute the rows of the open window for the tokens that are new."""
         block, state, cfg = self.block, self.state, self.cfg
         start = state.window * cfg.stride - base  # where the open window starts in the buffers
         length = state.held.shape[1] - start
@@ -166,20 +166,20 @@ class BlockStream:
         k, v = window_keys(k, v, cfg=cfg)
         carry = None
         if block.slots is not None and state.memory is not None:
-            weights = block.slots.weights(block.layer)
+            weights = block.slots.scan_weights(block.layer)
             _, _, carry_k, carry_v = read_carry(state.memory, weights, cfg=cfg)
             carry = carry_k[:, None], carry_v[:, None]
         gaps = _if_any_missing(state.valid[:, None, start:], masked)
-        fresh = slice(state.done, None)
-        attended = attend_windows(q[:, :, fresh], k, v, carry, gaps, cfg=cfg)
-        self._keep(block.layer.complete(rows[:, :, fresh], attended), start, state.done)
+        new = slice(state.done, None)
+        attended = attend_windows(q[:, :, new], k, v, carry, gaps, cfg=cfg)
+        self._store(block.layer.attention_output(rows[:, :, new], attended), start, state.done)
         state.done = length
 
-    def _keep(self, rows: Tensor, start: int, position: int) -> None:
-        """Put W^out (B, N, P, D) of the positions from ``position`` on with their tokens.
+    def _store(self, rows: Tensor, start: int, position: int) -> None:
+        """Store W^out (B, N, P, D) of the positions from ``position`` on as copies of their tokens.
 
         The first of the N windows starts at ``start`` in the buffers. Position j is copy j // S
-        of its token: each copy number is a stretch of positions, a stride apart per window.
+        of its token: each copy number is a range of positions, a stride apart per window.
         """
         state, S = self.state, self.cfg.stride
         N, stop = rows.shape[1], position + rows.shape[2]
@@ -190,7 +190,7 @@ class BlockStream:
             copies.copy_(rows[:, :, a - position : b - position].mT)
             state.filled[cells, r].unfold(0, b - a, S).fill_(True)
 
-    def _emit(self, final: int, base: int, memory: Tensor | None, alive: Tensor) -> Final:
+    def _emit(self, final: int, base: int, memory: Tensor | None, nonempty: Tensor) -> Final:
         """Pool the tokens up to number ``final``."""
         block, state, D = self.block, self.state, self.cfg.dim
         part = slice(state.emitted - base, max(final, state.emitted) - base)
@@ -198,10 +198,10 @@ class BlockStream:
         valid, held = state.valid[:, part], state.held[:, part]
         exists = state.filled[None, part]
         merged = block.aggregator.of_copies(state.copies[:, part], exists)
-        tokens = block.complete(merged, exists, held[..., :D], valid)
-        return Final(tokens, held[..., -D:], valid, memory, alive)
+        tokens = block.output_tokens(merged, exists, held[..., :D], valid)
+        return Final(tokens, held[..., -D:], valid, memory, nonempty)
 
-    def _forget(self, tokens: int) -> None:
+    def _drop(self, tokens: int) -> None:
         """Drop what lies before the open window."""
         state = self.state
         for name in ("held", "valid", "copies"):
@@ -210,7 +210,7 @@ class BlockStream:
 
 
 def _if_any_missing(valid: Tensor, masked: bool) -> Tensor | None:
-    """``valid`` where it has something to say; ``masked`` spares the look at its values."""
+    """``valid`` if any token is missing; with ``masked`` always, without reading its values."""
     return valid if masked or not bool(valid.all()) else None
 
 
@@ -232,9 +232,9 @@ class BackboneStream:
     def push(
         self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
     ) -> Final:
-        """Advance by clean samples (B, L, C); ``ended`` flushes what still waited.
+        """Advance by normalised samples (B, L, C); ``ended`` flushes the tokens that still waited.
 
-        ``masked``: never look at values on the way, as `BlockStream.push` has it.
+        ``masked``: see `BlockStream.push`.
         """
         self.x = torch.cat([self.x, x], dim=1)
         self.observed = torch.cat([self.observed, observed], dim=1)

@@ -1,9 +1,9 @@
-"""Pushes of one size, recorded once and replayed: on a GPU a push is then one launch.
+"""Pushes of one size, captured once and replayed: on a GPU a push is then one launch.
 
-Once a stream's buffers are full, a push of whole strides of tokens leaves every tensor in the
-shape it had, and every counter moves on by a constant. When such a push is repeated it is recorded
-as a CUDA graph, which reads the state out of fixed tensors and writes it back there. Whatever else
-comes (another size, the end, autocast, weights that moved) is run plainly, on the same state.
+Once a stream's buffers are full, a push of whole strides of tokens leaves the shape of every tensor
+as it was, and adds a constant to every counter. When such a push is repeated it is captured as a
+CUDA graph, which reads the state from fixed tensors and writes it back to them. Any other push
+(another size, the end, autocast, weights that moved) runs eagerly, on the same state.
 
 Shapes: B series, L samples, C channels.
 """
@@ -24,43 +24,46 @@ Levels = tuple[Tensor, Tensor | None, Tensor, Tensor | None, Tensor, Tensor]  # 
 Run = Callable[[], Levels]
 Shapes = tuple[tuple[object, ...], ...]
 
-MOST = 4  # recorded pushes that a stream keeps: each has its own copy of the state
+MAX_GRAPHS = 4  # of a stream at a time: each has its own copy of the state
 
 
-class Steady:
-    """Runs the pushes of one stream, and records those that are repeated."""
+class GraphedPush:
+    """Runs the pushes of one stream, and captures those that are repeated."""
 
     def __init__(self, model: nn.Module, capture: Callable[[Run], Run]) -> None:
-        """``capture`` turns a function of fixed tensors into its replay, running it as it likes."""
+        """``capture`` turns a function of fixed tensors into its replay; it may run it first."""
         self.capture = capture
         self.weights = [part._parameters for part in model.modules() if part._parameters]
-        self.recorded: dict[object, Recorded] = {}  # by size, shapes and place of the weights
-        self.current: Recorded | None = None  # the last replayed
+        # by the size of a push, the shapes of the state, and the addresses of the weights
+        self.captured: dict[object, CapturedPush] = {}
+        self.current: CapturedPush | None = None  # the last replayed
         self.repeats: object = None  # the last push, if it left all shapes as they were
 
     def step(self, stream: "Stream", x: Tensor, observed: Tensor) -> Levels:
-        """`Stream.step` for clean samples (B, L, C), L from 0 up."""
+        """`Stream.step` for normalised samples (B, L, C), L from 0 up."""
         if torch.is_autocast_enabled(x.device.type):  # casts weights and keeps them: not static
             return stream.step(x, observed)
         samples, shapes = x.shape[1], self._shapes(stream)
-        # a graph reads weights where they were: changes in place are seen, moves are not
-        place = tuple(w.data_ptr() for part in self.weights for w in part.values() if w is not None)
-        here = samples, shapes, place
-        recorded = self.recorded.get(here)
-        if recorded is None and here != self.repeats:
+        # a graph reads weights at their addresses: it sees changes in place, but no moves
+        addresses = tuple(
+            w.data_ptr() for part in self.weights for w in part.values() if w is not None
+        )
+        key = samples, shapes, addresses
+        captured = self.captured.get(key)
+        if captured is None and key != self.repeats:
             levels = stream.step(x, observed)
-            self.repeats = here if samples and self._shapes(stream) == shapes else None
+            self.repeats = key if samples and self._shapes(stream) == shapes else None
             return levels
-        if recorded is None:
-            recorded = Recorded(stream, x, observed, shapes, self.capture)
-            while len(self.recorded) >= MOST:
-                del self.recorded[next(iter(self.recorded))]  # the oldest
-            self.recorded[here] = recorded
-        self.current = recorded
-        return recorded.step(stream, x, observed)
+        if captured is None:
+            captured = CapturedPush(stream, x, observed, shapes, self.capture)
+            while len(self.captured) >= MAX_GRAPHS:
+                del self.captured[next(iter(self.captured))]  # the oldest
+            self.captured[key] = captured
+        self.current = captured
+        return captured.step(stream, x, observed)
 
     def _shapes(self, stream: "Stream") -> Shapes:
-        """All that a push's course depends on: shapes, and counters relative to each other."""
+        """All that determines a push's operations: shapes, counters relative to each other."""
         if self.current is not None and self.current.holds(stream):
             return self.current.shapes
         S, seen = stream.model.cfg.stride, stream.backbone.seen
@@ -71,7 +74,7 @@ class Steady:
         )
 
 
-class Recorded:
+class CapturedPush:
     """One push of a stream on fixed tensors: input, state and output."""
 
     def __init__(
@@ -99,12 +102,12 @@ class Recorded:
 
         try:
             self.replay = capture(run)
-        finally:  # whatever was run meanwhile was no push
+        finally:  # runs during the capture do not count as pushes
             put_tensors(stream, before)
             put_counters(stream, count)
 
     def holds(self, stream: "Stream") -> bool:
-        """Whether the state lies in the fixed tensors; a plain push leaves it in new ones."""
+        """Whether the state is in the fixed tensors; an eager push leaves it in new ones."""
         return stream.backbone.x is self.state["x"]
 
     def step(self, stream: "Stream", x: Tensor, observed: Tensor) -> Levels:
@@ -117,7 +120,7 @@ class Recorded:
         tokens, memory, sequence, eos, token_mask, window_mask = self.replay()
         count = counters(stream)
         put_counters(stream, {name: n + self.advance[name] for name, n in count.items()})
-        return (  # the caller's own: the next replay writes over these
+        return (  # copies: the next replay overwrites the originals
             tokens.clone(), None if memory is None else memory.clone(), sequence.clone(),
             None if eos is None else eos.clone(), token_mask.clone(), window_mask.clone(),
         )  # fmt: skip

@@ -1,9 +1,9 @@
-"""CLS over the last tokens of a stream: their keys and values, in rings that are never copied.
+"""CLS over the last tokens of a stream: ring buffers of their keys and values, written in place.
 
-A ring has a row for each of the last tokens and one more, in which CLS sees itself. It is laid
-out by heads, since one query reads all of it at every push.
+A buffer has a row for each of the last tokens and one more for CLS itself. Its layout is by heads,
+since one query reads all of it at every push.
 
-Shapes: B series, R tokens in view, m new tokens, D width, H heads, d = D / H.
+Shapes: B series, R rows for tokens, m new tokens, D width, H heads, d = D / H.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from progmem.ops.neighbourhood_attention import Keys
 
 
 @dataclass
-class Ring:
-    """What CLS sees at one layer; the rows are written in place."""
+class RingBuffer:
+    """Keys and values that CLS attends to at one layer."""
 
     k: Tensor  # (B, H, R+1, d)
     v: Tensor  # (B, H, R+1, d)
@@ -32,8 +32,8 @@ class Ring:
         self.valid.index_copy_(1, rows, keys.valid)
 
 
-class Recent:
-    """The rings of all layers, and the row that the next token goes to."""
+class ClsRings:
+    """The ring buffers of all layers, and the row that the next token goes to."""
 
     def __init__(self, encoder: NeighbourhoodEncoder, batch: int, horizon: int) -> None:
         self.encoder, self.horizon = encoder, horizon
@@ -43,12 +43,12 @@ class Recent:
             k, v = weight.new_zeros(2, batch, H, horizon + 1, weight.shape[0] // H)
             valid = torch.zeros(batch, horizon + 1, dtype=torch.bool, device=weight.device)
             valid[:, -1] = True
-            self.rings.append(Ring(k, v, valid))
-        # on the device, so that a recorded push finds it where the last one left it
+            self.rings.append(RingBuffer(k, v, valid))
+        # on the device, so that a captured push reads what the last one wrote
         self.next = torch.zeros((), dtype=torch.int64, device=weight.device)
 
     def add(self, keys: list[Keys]) -> None:
-        """Let the newest tokens' ``keys`` of every layer, (B, m, D), take the oldest ones' rows."""
+        """Write the newest tokens' ``keys`` of every layer, (B, m, D), over the oldest rows."""
         m = keys[0].k.shape[1]
         kept = min(m, self.horizon)
         rows = (self.next + torch.arange(m - kept, m, device=self.next.device)) % self.horizon
@@ -57,13 +57,13 @@ class Recent:
         self.next = (self.next + m) % self.horizon
 
     def summarise(self) -> Tensor:
-        """The sequence vector (B, D) of the tokens in view."""
+        """The sequence vector (B, D): CLS over the tokens in the buffers."""
         encoder = self.encoder
-        cls = encoder.start(self.rings[0].k.shape[0])
+        cls = encoder.initial_cls(self.rings[0].k.shape[0])
         for layer, ring in zip(encoder.attention_layers, self.rings, strict=True):
             cls, qkv = layer.project(cls)
             q, k, v = (split_heads(t, encoder.heads) for t in qkv.chunk(3, dim=-1))  # (B, H, 1, d)
             ring.k[:, :, -1:], ring.v[:, :, -1:] = k, v
             attended = merge_heads(attend(q, ring.k, ring.v, ring.valid[:, None, None]))
-            cls = layer.complete(cls, attended)
+            cls = layer.attention_output(cls, attended)
         return encoder.norm(cls).squeeze(1)

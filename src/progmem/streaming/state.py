@@ -1,4 +1,4 @@
-"""A stream's state as a flat mapping of tensors, to be stored and taken up in another process."""
+"""A stream's state as a flat mapping of tensors, to be stored and restored in another process."""
 
 import hashlib
 import json
@@ -12,29 +12,29 @@ from torch import Tensor
 from progmem.errors import InputError
 from progmem.ops.neighbourhood_attention import Keys
 from progmem.streaming.block_stream import BlockState
-from progmem.streaming.ring import Ring
+from progmem.streaming.ring import RingBuffer
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
     from progmem.streaming.stream import Stream
 
 
-_COUNTED = tuple(field.name for field in fields(BlockState) if field.type is int)
-_HELD = tuple(field.name for field in fields(BlockState) if field.type is not int)
+_COUNTER_FIELDS = tuple(field.name for field in fields(BlockState) if field.type is int)
+_TENSOR_FIELDS = tuple(field.name for field in fields(BlockState) if field.type is not int)
 _COUNTERS = ("horizon", "samples", "tokens", "windows", "ended")
 
 
 def tensors(stream: "Stream") -> dict[str, Tensor]:
-    """Every tensor that ``stream`` holds, itself and not a copy, under its name."""
-    backbone, recent = stream.backbone, stream.recent
-    held = {"sequence": stream.sequence, "next": recent.next}
+    """Every tensor that ``stream`` holds under its name in a saved state, not copied."""
+    backbone, cls_rings = stream.backbone, stream.cls_rings
+    held = {"sequence": stream.sequence, "next": cls_rings.next}
     held |= {"x": backbone.x, "observed": backbone.observed}
     for b, block in enumerate(backbone.blocks):
-        for name in _HELD:
+        for name in _TENSOR_FIELDS:
             value = getattr(block.state, name)
             if value is not None:
                 held[f"block.{b}.{name}"] = value
-    for i, (keys, ring) in enumerate(zip(stream.before, recent.rings, strict=True)):
+    for i, (keys, ring) in enumerate(zip(stream.before, cls_rings.rings, strict=True)):
         held |= {f"layer.{i}.before.{n}": t for n, t in keys._asdict().items()}
         held |= {f"layer.{i}.recent.{n}": t for n, t in vars(ring).items()}
     return held
@@ -45,21 +45,22 @@ def counters(stream: "Stream") -> dict[str, int]:
     count = {name: int(getattr(stream, name)) for name in _COUNTERS}
     count["seen"] = stream.backbone.seen
     for b, block in enumerate(stream.backbone.blocks):
-        count |= {f"block.{b}.{name}": getattr(block.state, name) for name in _COUNTED}
+        count |= {f"block.{b}.{name}": getattr(block.state, name) for name in _COUNTER_FIELDS}
     return count
 
 
 def put_tensors(stream: "Stream", held: Mapping[str, Tensor]) -> None:
     """Make ``held`` what ``stream`` holds."""
-    backbone, recent = stream.backbone, stream.recent
-    stream.sequence, recent.next = held["sequence"], held["next"]
+    backbone, cls_rings = stream.backbone, stream.cls_rings
+    stream.sequence, cls_rings.next = held["sequence"], held["next"]
     backbone.x, backbone.observed = held["x"], held["observed"]
     for b, block in enumerate(backbone.blocks):
-        for name in _HELD:
+        for name in _TENSOR_FIELDS:
             setattr(block.state, name, held.get(f"block.{b}.{name}"))
     for i in range(len(stream.before)):
         stream.before[i] = Keys(*(held[f"layer.{i}.before.{n}"] for n in Keys._fields))
-        recent.rings[i] = Ring(*(held[f"layer.{i}.recent.{f.name}"] for f in fields(Ring)))
+        ring = (held[f"layer.{i}.recent.{f.name}"] for f in fields(RingBuffer))
+        cls_rings.rings[i] = RingBuffer(*ring)
 
 
 def put_counters(stream: "Stream", count: Mapping[str, int]) -> None:
@@ -68,7 +69,7 @@ def put_counters(stream: "Stream", count: Mapping[str, int]) -> None:
     stream.ended = bool(stream.ended)
     stream.backbone.seen = count["seen"]
     for b, block in enumerate(stream.backbone.blocks):
-        for name in _COUNTED:
+        for name in _COUNTER_FIELDS:
             setattr(block.state, name, count[f"block.{b}.{name}"])
 
 
@@ -89,7 +90,7 @@ def check(model: "PMT", state: Mapping[str, Tensor]) -> tuple[int, int]:
             "the stream state belongs to a model of another config, dtype or weights; "
             "restore it with the model it was made with"
         )
-    ring = "layer.0.recent.valid"  # whose shape bounds the stream that is built of the state
+    ring = "layer.0.recent.valid"  # its shape bounds the memory of the restored stream
     if ring not in state:
         raise InputError(f"the stream state is damaged: missing or unknown entries {ring}")
     x, horizon, seen = state["x"], state["horizon"], state[ring]
@@ -125,15 +126,15 @@ def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
 
 
 def _check_counts(stream: "Stream", state: Mapping[str, Tensor], count: Mapping[str, int]) -> None:
-    """Refuse a state that holds more or less than what it has counted leaves to be held."""
+    """Refuse a state whose counters do not agree with the shapes of its tensors."""
     cfg, held = stream.model.cfg, {name: list(state[name].shape) for name in tensors(stream)}
     whole = held["observed"] == held["x"] and 0 <= int(state["next"]) < count["horizon"]
     whole &= min(count.values()) >= 0 and count["ended"] <= 1
     came, below = count["seen"], None
     for b in range(cfg.blocks):
-        size = {name: held.get(f"block.{b}.{name}", [0, 0]) for name in _HELD}
-        window, done, emitted = (count[f"block.{b}.{name}"] for name in _COUNTED)
-        if not count["ended"]:  # a stream that has ended does not look at it again
+        size = {name: held.get(f"block.{b}.{name}", [0, 0]) for name in _TENSOR_FIELDS}
+        window, done, emitted = (count[f"block.{b}.{name}"] for name in _COUNTER_FIELDS)
+        if not count["ended"]:  # a stream that has ended does not use it again
             T, start = size["held"][1], window * cfg.stride  # number of the first token held
             whole &= size["valid"][1] == size["copies"][1] == size["filled"][0] == T
             whole &= start + T == came and start <= emitted <= came and done <= T
@@ -157,7 +158,7 @@ def _fixed(name: str, tensor: Tensor) -> list[int]:
 
 
 def _fingerprint(model: "PMT") -> Tensor:
-    """Eight numbers that tell models apart: config, dtype and every weight."""
+    """Eight numbers that identify a model: a hash of config, dtype and every weight."""
     digest = hashlib.sha256(json.dumps(model.cfg.to_dict(), sort_keys=True).encode())
     for tensor in model.state_dict().values():
         digest.update(str(tensor.dtype).encode())

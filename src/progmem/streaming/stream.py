@@ -16,7 +16,7 @@ from progmem.encoding import Encoding
 from progmem.errors import ArtifactError, InputError
 from progmem.files import check_output
 from progmem.geometry import token_spans, window_spans
-from progmem.model.encode import evaluating
+from progmem.model.encode import eval_mode
 from progmem.model.pmt import PMT
 from progmem.ops.cuda_graphs import graphed
 from progmem.ops.neighbourhood_attention import no_keys
@@ -26,13 +26,13 @@ from progmem.series import (
     check_count,
     check_finite,
     check_samples,
-    clean,
-    numbered,
+    default_names,
+    normalise,
 )
 from progmem.streaming import state as stream_state
 from progmem.streaming.block_stream import BackboneStream, Final
-from progmem.streaming.graphed_push import Levels, Steady
-from progmem.streaming.ring import Recent
+from progmem.streaming.graphed_push import GraphedPush, Levels
+from progmem.streaming.ring import ClsRings
 
 
 class Stream:
@@ -56,15 +56,16 @@ class Stream:
         self.tokens = 0  # given out
         self.windows = 0  # given out
         self.ended = False
-        with torch.inference_mode(False), torch.no_grad(), evaluating(model):
+        with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
             self.backbone = BackboneStream(model, batch_size)
             encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
             self.before = [no_keys(like, encoder.reach) for _ in encoder.layers]
-            self.recent = Recent(encoder, batch_size, horizon)
-            self.sequence = self.recent.summarise()
-        self.steady: Steady | None = None
+            self.cls_rings = ClsRings(encoder, batch_size, horizon)
+            self.sequence = self.cls_rings.summarise()
+        self.graphed_push: GraphedPush | None = None
         if self.sequence.is_cuda:
-            self.steady = Steady(model, partial(graphed, device=self.sequence.device))
+            capture = partial(graphed, device=self.sequence.device)
+            self.graphed_push = GraphedPush(model, capture)
 
     def push(self, chunk: Any) -> Encoding:
         """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing."""
@@ -87,14 +88,14 @@ class Stream:
     def _advance(self, values: Tensor, *, ended: bool) -> Encoding:
         if self.ended:
             raise InputError("the stream has ended; start a new Stream for another series")
-        names = numbered(self.batch_size)
-        x, observed = clean(
+        names = default_names(self.batch_size)
+        x, observed = normalise(
             values, self.model.stats.moments, self.backbone.x, names=names, start=self.samples
         )
-        if self.steady is None or ended:
+        if self.graphed_push is None or ended:
             levels = self.step(x, observed, ended=ended)
         else:
-            levels = self.steady.step(self, x, observed)
+            levels = self.graphed_push.step(self, x, observed)
         check_finite(self.sequence, names)
         self.samples += x.shape[1]
         self.ended = ended
@@ -103,33 +104,33 @@ class Stream:
     def step(
         self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
     ) -> Levels:
-        """Advance by clean samples (B, L, C): all of a push that is tensor code.
+        """Advance by normalised samples (B, L, C): all of a push that is tensor code.
 
-        ``masked`` keeps it from looking at values on the way, so that it can be recorded.
+        ``masked`` keeps it from reading values on the way, so that it can be captured.
         """
-        with evaluating(self.model):
+        with eval_mode(self.model):
             final = self.backbone.push(x, observed, ended=ended, masked=masked)
             tokens = self._refine(final)
         memory = self.backbone.blocks[-1].state.memory
         eos = None if memory is None else memory.mean(1)
-        return tokens, final.memory, self.sequence.clone(), eos, final.valid, final.alive
+        return tokens, final.memory, self.sequence.clone(), eos, final.valid, final.nonempty
 
     def _refine(self, final: Final) -> Tensor:
-        """The neighbourhood encoder on final tokens; they are final there at once."""
+        """The neighbourhood encoder on final tokens, whose outputs are final at once."""
         encoder, tokens, valid = self.model.encoder, final.tokens, final.valid
         if not tokens.shape[1]:
             return tokens
-        made = []
+        keys_by_layer = []
         for i, layer in enumerate(encoder.attention_layers):
             tokens, keys = encoder.refine(layer, tokens, valid, self.before[i])
-            self.before[i] = self.before[i].moved_on(keys)
-            made.append(keys)
-        self.recent.add(made)
-        self.sequence = self.recent.summarise()
+            self.before[i] = self.before[i].shifted_by(keys)
+            keys_by_layer.append(keys)
+        self.cls_rings.add(keys_by_layer)
+        self.sequence = self.cls_rings.summarise()
         return encoder.finish(tokens, valid)
 
     def _encoding(self, levels: Levels) -> Encoding:
-        """What became final, with where it lies."""
+        """The levels that became final, with their spans."""
         tokens, memory, sequence, eos, token_mask, window_mask = levels
         cfg, token, window = self.model.cfg, self.tokens, self.windows
         self.tokens += token_mask.shape[1]

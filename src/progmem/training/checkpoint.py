@@ -1,7 +1,7 @@
 """Checkpoints that survive kill -9, full disks and flipped bits.
 
-A checkpoint is one artifact, named by its step: weights, the optimiser's moments, and a note of the
-step and of what must not change between runs.
+A checkpoint is one artifact, named by its step: weights, the optimiser's moments, and a note with
+the step and the fingerprint of the run, which must not change when it is resumed.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,11 +20,11 @@ KEEP = 3
 
 
 class Checkpoint(NamedTuple):
-    """A good checkpoint, read."""
+    """The content of a checkpoint."""
 
     step: int
     tensors: dict[str, Tensor]
-    facts: dict[str, Any]
+    fingerprint: dict[str, Any]
 
 
 def save_checkpoint(
@@ -32,7 +32,7 @@ def save_checkpoint(
     step: int,
     learner: nn.Module,
     optimizer: torch.optim.Optimizer,
-    facts: Mapping[str, Any],
+    fingerprint: Mapping[str, Any],
 ) -> None:
     """Write the state after ``step`` steps, then drop all but the newest few."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,33 +41,33 @@ def save_checkpoint(
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{key}"] = value
     path = folder / _name(step)
-    artifact.write(path, "checkpoint", tensors, {"step": step, "facts": dict(facts)})
+    artifact.write(path, "checkpoint", tensors, {"step": step, "facts": dict(fingerprint)})
     path.with_suffix(".json").unlink(missing_ok=True)  # the note of one that 0.1.0 wrote
-    # those of later steps were passed over as damaged; they must not take the place of good ones
-    there = _checkpoints(folder)
-    older = [other for other in there if other.name <= path.name]
-    for other in {*there} - {*older[-KEEP:]}:
+    # checkpoints of later steps were skipped as damaged: they must not replace good ones
+    existing = _checkpoints(folder)
+    older = [other for other in existing if other.name <= path.name]
+    for other in {*existing} - {*older[-KEEP:]}:
         other.with_suffix(".json").unlink(missing_ok=True)
         other.unlink(missing_ok=True)
     remove_leftovers(folder)
 
 
-def newest_checkpoint(folder: Path, *, say: Callable[[str], None]) -> Checkpoint | None:
+def newest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; damaged ones are named and passed over."""
     for path in reversed(_checkpoints(folder)):
         try:
             return _read(path)
         except ArtifactError as error:
-            say(f"a checkpoint is damaged and passed over: {error}")
+            log(f"a checkpoint is damaged and passed over: {error}")
     return None
 
 
 def restore(checkpoint: Checkpoint, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights and moments back where they were."""
-    weights = _below("learner.", checkpoint.tensors)
+    weights = _with_prefix("learner.", checkpoint.tensors)
     unfit = f"the checkpoint of step {checkpoint.step} is not of this run"
     states = {
-        name: _below(f"optimizer.{name}.", checkpoint.tensors)
+        name: _with_prefix(f"optimizer.{name}.", checkpoint.tensors)
         for name, _ in learner.named_parameters()
     }
     try:
@@ -98,12 +98,12 @@ def _checkpoints(folder: Path) -> list[Path]:
 def _read(path: Path) -> Checkpoint:
     found = legacy.read_checkpoint(path) or artifact.read(path, "checkpoint")
     step = noted(found.note, "step", int, path)
-    facts = noted(found.note, "facts", dict, path)
+    fingerprint = noted(found.note, "facts", dict, path)
     if path.name != _name(step):
         raise ArtifactError(f"{path} is the checkpoint of step {step}")
-    return Checkpoint(step, found.tensors, facts)
+    return Checkpoint(step, found.tensors, fingerprint)
 
 
-def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors whose names begin with ``prefix``, under what follows it."""
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -22,7 +22,7 @@ PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "64": "64-t
 
 
 def choose_device(cfg: RunConfig) -> str:
-    """The kind of device a run is on: as told, or a GPU if there is one."""
+    """The kind of device a run is on: as configured, or a GPU if there is one."""
     device = cfg.train.device
     if device == "auto":
         device = gpu_or_cpu()
@@ -77,7 +77,7 @@ def split_batch(rows: int) -> Group:
 
 
 class OneProcess:
-    """A batch that is all here."""
+    """A batch of which this process holds all rows."""
 
     def __init__(self, rows: int) -> None:
         self.rows = slice(0, rows)
@@ -130,7 +130,7 @@ class _Gather(torch.autograd.Function):
 
 
 def call_with_cast_weights(module: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """``module(x, ...)``; under autocast on weights that were all cast beforehand."""
+    """``module(x, ...)``; under autocast with weights that are all cast beforehand."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or torch.compiler.is_compiling():
         return module(x, *args, **kwargs)
@@ -141,7 +141,8 @@ def call_with_cast_weights(module: nn.Module, x: Tensor, *args: Any, **kwargs: A
 def cast_weights(module: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     """The parameters of ``module`` by name, the matrices of its linear maps in ``dtype``.
 
-    Gradients reach the module's own parameters. Both ways all are cast by one operation.
+    Gradients reach the module's own parameters. All weights, and all gradients, are cast by one
+    operation.
     """
     named = {
         f"{name}.weight".removeprefix("."): part.weight
@@ -160,15 +161,15 @@ class _Cast(torch.autograd.Function):
         return _copies(weights, [dtype] * len(weights))
 
     @staticmethod
-    def backward(ctx: Any, *back: Tensor | None) -> tuple[Tensor | None, ...]:
-        there = [i for i, gradient in enumerate(back) if gradient is not None]
-        found = _copies([g for g in back if g is not None], [ctx.dtypes[i] for i in there])
-        known = dict(zip(there, found, strict=True))
-        return None, *(known.get(i) for i in range(len(back)))
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        index = [i for i, gradient in enumerate(grads) if gradient is not None]
+        cast = _copies([g for g in grads if g is not None], [ctx.dtypes[i] for i in index])
+        by_index = dict(zip(index, cast, strict=True))
+        return None, *(by_index.get(i) for i in range(len(grads)))
 
 
 def _copies(tensors: Any, dtypes: list[torch.dtype]) -> tuple[Tensor, ...]:
-    made = [torch.empty_like(t, dtype=d) for t, d in zip(tensors, dtypes, strict=True)]
-    if made:
-        torch._foreach_copy_(made, list(tensors))
-    return tuple(made)
+    copies = [torch.empty_like(t, dtype=d) for t, d in zip(tensors, dtypes, strict=True)]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
+    return tuple(copies)

@@ -34,12 +34,12 @@ from progmem.training import randomness, run_folder
 from progmem.training.classifier import Classifier
 from progmem.training.distributed import make_fabric, split_batch
 from progmem.training.pretrain import initial_model, model_for
-from progmem.training.trainer import Say, build_trainer, parameter_groups, to_device
+from progmem.training.trainer import Log, build_trainer, parameter_groups, to_device
 from progmem.views import draw_view, make_view
 
 
 class Finetuned(NamedTuple):
-    """A trained classifier and what it reached."""
+    """A trained classifier and its scores."""
 
     classifier: Classifier
     result: dict[str, Any]
@@ -55,16 +55,16 @@ def finetune(
     data_dir: Path | None = None,
     split: str = "official",
     result: Path | None = None,
-    say: Say | None = print,
+    log: Log | None = print,
 ) -> Finetuned:
     """Train on labels from scratch or from a run; ``out`` then holds model/, a head and a result.
 
     ``source`` is labelled series, the name of a data set in ``data_dir`` with its ``split``, or a
-    file or folder of own series whose labels are in ``y``. What is learnt does not depend on test
+    file or folder of own series whose labels are in ``y``. Training does not depend on test
     series. They are scored once, at the end; with ``finetune.validation`` the training rows held
     out are scored in their place, and the test rows not at all.
 
-    The same call on a folder whose run was broken off goes on where its last good checkpoint was.
+    The same call on a folder whose run was interrupted resumes from its last good checkpoint.
     The scores are written to ``out``/result.json, and to ``result`` where that is given.
     """
     if result is not None:
@@ -100,17 +100,17 @@ def finetune(
     began = time.perf_counter()
     if not fabric.is_global_zero:
         return Finetuned(
-            _train(fabric, learnt, stats, encoder, data, parts, out, cfg, say=None), {}
+            _train(fabric, learnt, stats, encoder, data, parts, out, cfg, log=None), {}
         )
-    with run_folder.owned(out):
+    with run_folder.locked(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
         run_folder.settle_source(out, {**data.noted, **after}, data.recordings)
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
-        classifier = _train(fabric, learnt, stats, encoder, data, parts, out, cfg, say)
+        classifier = _train(fabric, learnt, stats, encoder, data, parts, out, cfg, log)
         classifier.save(out)
         row = _score(classifier, data, parts, cfg, pretrained is not None)
-        found = {
+        results = {
             "config": config,
             "pretraining": None if pretrained is None else _pretraining(pretrained),
             "seeds": [cfg.run.train.seed],
@@ -121,10 +121,10 @@ def finetune(
             "rows": [row],
         }
         for path in (out / "result.json", *([] if result is None else [result])):
-            record.write(path, found)
-        if say is not None:
-            say(f"\n{finetune_table([found])}\n\nwritten: {result or out / 'result.json'}")
-    return Finetuned(classifier, found)
+            record.write(path, results)
+        if log is not None:
+            log(f"\n{finetune_table([results])}\n\nwritten: {result or out / 'result.json'}")
+    return Finetuned(classifier, results)
 
 
 def _first_encoder(
@@ -176,21 +176,23 @@ def _train(
     parts: Parts,
     out: Path,
     cfg: FinetuneConfig,
-    say: Say | None,
+    log: Log | None,
 ) -> Classifier:
     train, y = cfg.run.train, data.y[parts.learnt]
-    facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
-             "means and scales": saving.weights_sha256(stats),
-             "first weights": saving.weights_sha256(encoder),
-             "labels": hashlib.sha256(repr((parts.learnt.tolist(), y.tolist(),
-                                            data.classes)).encode()).hexdigest()}  # fmt: skip
+    labelling = repr((parts.learnt.tolist(), y.tolist(), data.classes)).encode()
+    fingerprint = {
+        "rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
+        "means and scales": saving.weights_sha256(stats),
+        "first weights": saving.weights_sha256(encoder),
+        "labels": hashlib.sha256(labelling).hexdigest(),
+    }  # fmt: skip
     learner = Classifier(encoder, data.classes, only_head=cfg.finetune.only_head)
     labels = torch.from_numpy(y.astype(np.int64))[rows.source]
     task = FinetuneTask(learner, rows, labels, cfg, device=fabric.device)
     total = randomness.total_steps(len(rows), train)
     trainer = build_trainer(task, fabric, train, total=total)
-    if not trainer.run(out, facts=facts, say=say) and say is not None:
-        say(f"{out} has finished its {total} steps")
+    if not trainer.run(out, fingerprint=fingerprint, log=log) and log is not None:
+        log(f"{out} has finished its {total} steps")
     return learner.eval()
 
 
@@ -205,7 +207,7 @@ class LabelledBatch(NamedTuple):
     y: Tensor  # (b,)
 
     def rows(self, part: slice) -> "LabelledBatch":
-        """Some of the own rows; the batch is what it was."""
+        """Some of the own rows; ``size`` stays that of the whole batch."""
         observed = None if self.observed is None else self.observed[part]
         return self._replace(
             x=self.x[part], observed=observed, lengths=self.lengths[part], y=self.y[part]
@@ -213,7 +215,7 @@ class LabelledBatch(NamedTuple):
 
 
 class FinetuneTask:
-    """Cross-entropy of a classifier on a batch; all draws are functions of seed and step.
+    """Cross-entropy of a classifier on a batch; random numbers are functions of seed and step.
 
     ``y`` is the class of each row.
     """

@@ -1,9 +1,10 @@
 """A batch that does not fit into memory at once: the same gradients, a part of its rows at a time.
 
-Where a loss compares rows, all rows are first embedded without a graph and the loss' gradients are
-taken on the embeddings, which are small; then each part is embedded again, with a graph, and takes
-up its gradients (GradCache, Gao et al. 2021). That costs one more forward pass; what is held is one
-part. Where rows do not meet, the parts' gradients just add up.
+Where a loss compares rows, all rows are first embedded without an autograd graph, and the gradients
+of the loss are taken with respect to the embeddings, which are small. Then each part is embedded
+again, with a graph, and its embeddings' gradients are backpropagated (GradCache, Gao et al. 2021).
+This costs one more forward pass; only one part's activations are in memory at a time. Where a loss
+does not compare rows, the gradients of the parts are simply accumulated.
 
 Shapes: b own rows.
 """
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 DIFFERENTIABLE = ("sequence", "memory", "tokens")  # fields of Embedded
 Backward = Callable[[Tensor], None]  # takes a loss, adds to the gradients
-Apart = Callable[[], AbstractContextManager[None]]  # a backward pass that is not synchronised
+NoSync = Callable[[], AbstractContextManager[None]]  # inside, gradients are not synchronised
 
 
 def backward_in_parts(
@@ -36,7 +37,7 @@ def backward_in_parts(
     seed: int,
     step: int,
     backward: Backward,
-    apart: Apart = nullcontext,
+    no_sync: NoSync = nullcontext,
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Gradients of a batch, over ``parts`` parts of the own rows; its metrics, sequence vectors.
 
@@ -44,51 +45,52 @@ def backward_in_parts(
         learner: that of the task, or Fabric's wrapper of it.
         seed, step: of the run; they draw the dropout of each part.
         backward: takes a loss, adds to the gradients.
-        apart: what data parallelism wants around all parts but the last.
+        no_sync: the context of all parts but the last under data parallelism.
     """
     world, rank = world_and_rank()
     parts = min(parts, max(1, batch.size // world))  # no part is empty anywhere
     slices = [split_rows(len(batch.lengths), parts, part) for part in range(parts)]
     if not task.compares_rows:
-        return _accumulate(task, learner, batch, slices, backward, apart)
+        return _accumulate(task, learner, batch, slices, backward, no_sync)
 
     def embed(part: int) -> tuple[Any, Tensor]:
-        drops = randomness.mixed_seed(seed, step, f"dropout {rank} {part}")
-        torch.manual_seed(drops)  # the same drops both times
+        dropout_seed = randomness.mixed_seed(seed, step, f"dropout {rank} {part}")
+        torch.manual_seed(dropout_seed)  # the same dropout in both passes
         return task.embed(learner, batch.rows(slices[part]))
 
     with torch.no_grad():
-        found = [embed(part) for part in range(parts)]
-    sequence = torch.cat([vectors for _, vectors in found])
-    views = [_joined(list(view)) for view in zip(*(pair for pair, _ in found), strict=True)]
+        embedded = [embed(part) for part in range(parts)]
+    sequence = torch.cat([vectors for _, vectors in embedded])
+    views = [_joined(list(view)) for view in zip(*(pair for pair, _ in embedded), strict=True)]
     leaves = [t.requires_grad_() for t in _differentiable(views)]
     loss, metrics = task.losses(batch, views)
     gradients = torch.autograd.grad(loss, leaves)
     for part, rows in enumerate(slices):
-        with apart() if part < parts - 1 else nullcontext():
+        with no_sync() if part < parts - 1 else nullcontext():
             own = _differentiable(embed(part)[0])
-            pulls = [(t * g[rows]).sum() for t, g in zip(own, gradients, strict=True)]
-            backward(torch.stack(pulls).sum())
+            # its gradient with respect to the embeddings is that of the loss
+            surrogates = [(t * g[rows]).sum() for t, g in zip(own, gradients, strict=True)]
+            backward(torch.stack(surrogates).sum())
     return metrics, sequence
 
 
 def _accumulate(
     task: "Task", learner: nn.Module, batch: Any, slices: list[slice], backward: Backward,
-    apart: Apart,
+    no_sync: NoSync,
 ) -> tuple[dict[str, Tensor], Tensor]:  # fmt: skip
     """The gradients of a loss that is a sum over rows."""
-    found: list[tuple[dict[str, Tensor], Tensor]] = []
+    results: list[tuple[dict[str, Tensor], Tensor]] = []
     for rows in slices:
-        with apart() if rows is not slices[-1] else nullcontext():
+        with no_sync() if rows is not slices[-1] else nullcontext():
             some = batch.rows(rows)
             embedded, sequence = task.embed(learner, some)
             loss, metrics = task.losses(some, embedded)
             backward(loss)
-        found.append((metrics, sequence))
+        results.append((metrics, sequence))
     total = {
-        name: torch.stack([metrics[name] for metrics, _ in found]).sum() for name in found[0][0]
+        name: torch.stack([metrics[name] for metrics, _ in results]).sum() for name in results[0][0]
     }
-    return total, torch.cat([sequence for _, sequence in found])
+    return total, torch.cat([sequence for _, sequence in results])
 
 
 def _joined(parts: list[Embedded]) -> Embedded:
@@ -99,6 +101,6 @@ def _joined(parts: list[Embedded]) -> Embedded:
 
 
 def _differentiable(views: Iterable[Embedded]) -> list[Tensor]:
-    """What the loss has gradients on."""
-    found = [getattr(view, name) for view in views for name in DIFFERENTIABLE]
-    return [t for t in found if t is not None]
+    """The embeddings that the loss is differentiated by."""
+    embeddings = [getattr(view, name) for view in views for name in DIFFERENTIABLE]
+    return [t for t in embeddings if t is not None]

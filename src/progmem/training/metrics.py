@@ -21,7 +21,7 @@ from torch import Tensor
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
 
-SHOWN = ("loss", "icl", "pcl", "hgcl", "accuracy")
+PRINTED = ("loss", "icl", "pcl", "hgcl", "accuracy")
 COLLAPSED = 1e-3  # feature sd below which a run is warned about
 
 
@@ -36,7 +36,7 @@ class StepMetrics(NamedTuple):
     arrived: torch.cuda.Event | None = None
 
     def read(self) -> dict[str, float]:
-        """The values by name; one that is not a number ends the run by name."""
+        """The values by name; raises if one is not finite."""
         if self.arrived is not None:
             self.arrived.synchronize()
         values = dict(zip(self.names, self.values.tolist(), strict=True))
@@ -54,7 +54,7 @@ class StepMetrics(NamedTuple):
 class MetricsLog:
     """Writes every step to metrics.jsonl and every few to TensorBoard and the screen.
 
-    Without a ``folder`` it writes nothing, and only looks whether the values are finite.
+    Without a ``folder`` it writes nothing, and only checks that the values are finite.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class MetricsLog:
         *,
         first: int,
         total: int,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        self.first, self.total, self.every, self.say = first, total, train.log_every, say
+        self.first, self.total, self.every, self.log = first, total, train.log_every, log
         self.last: tuple[StepMetrics, float] | None = None
         self.warned = False
         self.began = time.perf_counter()
@@ -92,7 +92,7 @@ class MetricsLog:
     def _logged(
         self, metrics: StepMetrics, values: dict[str, float], lr: float
     ) -> dict[str, float]:
-        """What is written of a step: every few steps with the gradient's norm and the spread."""
+        """The logged values of a step; every few steps with the gradient's norm and the spread."""
         gradient, finished = values.pop("gradient"), metrics.step + 1
         values |= {"lr": lr}
         if finished % self.every:
@@ -102,7 +102,7 @@ class MetricsLog:
             values |= spread(metrics.sequence.cpu())
             if values["feature_sd"] < COLLAPSED and not self.warned:
                 self.warned = True
-                self.say(
+                self.log(
                     f"step {finished}: the sequence vectors have collapsed (feature sd "
                     f"{values['feature_sd']:.1e}); try other views or a lower lr"
                 )
@@ -115,7 +115,7 @@ class MetricsLog:
         self.file.write(json.dumps({"step": step, **values}) + "\n")
         self.file.flush()
         rate = self.rows / (time.perf_counter() - self.began)
-        text = "  ".join(f"{name} {values[name]:.3f}" for name in SHOWN if name in values)
+        text = "  ".join(f"{name} {values[name]:.3f}" for name in PRINTED if name in values)
         if self.bar is not None:
             self.bar.update(0, completed=step, description=f"{text}  {rate:.0f} series/s")
         if step % self.every == 0 or step == self.total:

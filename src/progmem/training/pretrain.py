@@ -4,7 +4,7 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens,
 W window, D width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,19 +20,19 @@ from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.errors import ConfigError, InputError
 from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
-from progmem.losses.total import Drawn, Embedded, Group, draw, total_loss
+from progmem.losses.total import Embedded, Group, StepNegatives, draw_step_negatives, total_loss
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.ops.layers import linear, linear_gelu
 from progmem.series import ChannelStats
 from progmem.training import randomness, run_folder
 from progmem.training.distributed import call_with_cast_weights, make_fabric, split_batch
-from progmem.training.trainer import Say, Trainer, build_trainer, parameter_groups, to_device
+from progmem.training.trainer import Log, Trainer, build_trainer, parameter_groups, to_device
 from progmem.views import View, draw_view, make_view
 
 
 def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
-    """The model's shape: as told, the rest from the rows' median length and channels."""
+    """The model's config: as given, the rest from the median length and channels of the rows."""
     if rows.channels > 1 and int(rows.length.max()) == 1:
         raise InputError(
             f"recordings of {rows.channels} channels and one sample each have no course of time: "
@@ -66,7 +66,7 @@ def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
 
 
 def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
-    """The model a run of this seed begins with: statistics of the channels, nothing learnt yet."""
+    """The model that a run of this seed starts from: with channel statistics, untrained."""
     torch.manual_seed(seed)
     model = PMT(cfg)
     if cfg.normalise == "channel":
@@ -84,16 +84,16 @@ def pretrain(
     *,
     data_dir: Path | None = None,
     split: str = "official",
-    say: Callable[[str], None] | None = print,
+    log: Log | None = print,
 ) -> PMT:
     """Train a model on unlabelled recordings; ``out`` then holds it in model/.
 
     ``source`` is recordings, a file or folder of them, or the name of a data set in ``data_dir``,
     of whose ``split`` the training rows are taken.
 
-    The same call on a folder whose run was broken off goes on where its last good checkpoint was;
-    on one that has finished it returns the model. With ``say`` None nothing is shown, and no
-    metrics are kept.
+    The same call on a folder whose run was interrupted resumes from its last good checkpoint; on
+    one that has finished it returns the model. With ``log`` None nothing is printed, and
+    no metrics are written.
     """
     if isinstance(source, str | Path):
         recordings, noted = open_source(source, data_dir, split, covariates=cfg.data.covariates)
@@ -105,23 +105,23 @@ def pretrain(
     rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
-        return _train(fabric, rows, model_cfg, stats, out, cfg, say=None)
-    if say is not None:
-        say(described(recordings))
-    if say is not None and rows.channels > int(rows.length.max()):
-        say(
+        return _train(fabric, rows, model_cfg, stats, out, cfg, log=None)
+    if log is not None:
+        log(described(recordings))
+    if log is not None and rows.channels > int(rows.length.max()):
+        log(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "
             "arrays are (series, time, channels), are the last two swapped?"
         )
-    if say is not None and rows.all_overlap:
-        say(
+    if log is not None and rows.all_overlap:
+        log(
             f"all {len(rows)} training rows share samples, so none can be told from another and "
             "nothing is learnt; give longer or more recordings, or a shorter data.window"
         )
-    with run_folder.owned(out):
+    with run_folder.locked(out):
         run_folder.settle_source(out, noted, recordings)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
-        return _train(fabric, rows, model_cfg, stats, out, cfg, say)
+        return _train(fabric, rows, model_cfg, stats, out, cfg, log)
 
 
 def _train(
@@ -131,20 +131,22 @@ def _train(
     stats: ChannelStats,
     out: Path,
     cfg: RunConfig,
-    say: Say | None,
+    log: Log | None,
 ) -> PMT:
-    train, tell = cfg.train, say or (lambda _: None)
+    train, log_line = cfg.train, log or (lambda _: None)
     if len(rows) < train.batch_size:
-        tell(
+        log_line(
             f"{len(rows)} rows are fewer than train.batch_size {train.batch_size}: one batch a step"
         )
     total = randomness.total_steps(len(rows), train)
     model = initial_model(model_cfg, stats, train.seed)
     trainer = pretraining(model, rows, cfg, fabric, total=total)
-    facts = {"rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
-             "means and scales": weights_sha256(stats)}  # fmt: skip
-    if not trainer.run(out, facts=facts, say=say):
-        tell(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
+    fingerprint = {
+        "rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
+        "means and scales": weights_sha256(stats),
+    }  # fmt: skip
+    if not trainer.run(out, fingerprint=fingerprint, log=log):
+        log_line(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
     model.eval()
     if fabric.is_global_zero:
         model.save(out / "model")  # a finished run may have ended before this file
@@ -158,15 +160,15 @@ def pretraining(
     fabric: Fabric,
     *,
     total: int,
-    record: bool = True,
+    capture: bool = True,
 ) -> Trainer:
     """The trainer of a run of ``total`` steps without labels."""
     task = PretrainTask(Learner(model, cfg.loss), rows, cfg, total=total, device=fabric.device)
-    return build_trainer(task, fabric, cfg.train, total=total, record=record)
+    return build_trainer(task, fabric, cfg.train, total=total, capture=capture)
 
 
 class Learner(nn.Module):
-    """Two views of a batch in, what the losses compare out."""
+    """The model with its projection heads: embeds two views of a batch for the losses."""
 
     def __init__(self, model: PMT, cfg: LossConfig) -> None:
         super().__init__()
@@ -202,10 +204,10 @@ class Learner(nn.Module):
         """Input time of each token's middle, (B, K), and of each window's tokens, (B, N)."""
         cfg = self.model.cfg
         token = time.unfold(1, cfg.patch, cfg.patch_stride).mean(2)  # (B, K)
-        total, there = (
+        total, count = (
             unfold_windows(t, cfg, windows).sum(2) for t in (token * valid, valid.to(token.dtype))
         )
-        return token, total / there.clamp(min=1)
+        return token, total / count.clamp(min=1)
 
 
 def make_heads(dim: int, cfg: LossConfig) -> nn.ModuleDict:
@@ -215,13 +217,13 @@ def make_heads(dim: int, cfg: LossConfig) -> nn.ModuleDict:
     """
     heads = nn.ModuleDict()
     if cfg.icl:
-        heads["icl"] = Head(dim, 2 * dim, ICL_WIDTH)
+        heads["icl"] = ProjectionHead(dim, 2 * dim, ICL_WIDTH)
     if cfg.hgcl:
-        heads["hgcl"] = Head(dim, dim, dim)
+        heads["hgcl"] = ProjectionHead(dim, dim, dim)
     return heads
 
 
-class Head(nn.Sequential):
+class ProjectionHead(nn.Sequential):
     """Two linear maps with a gelu between them."""
 
     def __init__(self, dim: int, hidden: int, out: int) -> None:
@@ -233,23 +235,23 @@ class Head(nn.Sequential):
 
 
 class PretrainBatch(NamedTuple):
-    """What a step compares, before it is embedded."""
+    """The inputs of a step, before they are embedded."""
 
     size: int  # B
     group: Group
     views: tuple[View, View]  # of the own rows
     lengths: Tensor  # (b,)
-    drawn: Drawn
+    negatives: StepNegatives
     pcl_temperature: Tensor
 
     def rows(self, part: slice) -> "PretrainBatch":
-        """Some of the own rows; what they are compared with is that of the whole batch."""
+        """Some of the own rows, with the negatives of the whole batch."""
         weak, strong = (View._make(t[part] for t in view) for view in self.views)
         return self._replace(views=(weak, strong), lengths=self.lengths[part])
 
 
 class PretrainTask:
-    """The losses of two views of a batch; all draws are functions of seed and step."""
+    """The losses of two views of a batch; all random numbers are functions of seed and step."""
 
     compares_rows = True
 
@@ -265,7 +267,7 @@ class PretrainTask:
         self.learner = to_device(learner, device, cfg.train)
         self.rows, self.cfg, self.total, self.device = rows, cfg, total, device
         self.batch_size = min(cfg.train.batch_size, len(rows))
-        self.where = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
+        self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         model, like = learner.model, learner.model.tokenizer.conv.weight
         self.fetch = fetch_from(rows, model.cfg, model.stats, like)
 
@@ -289,9 +291,9 @@ class PretrainTask:
             draws = draws.rows(group.rows)
             views.append(make_view(x, observed, batch.lengths, draws.to(x.dtype)))
         K = count_tokens(model.cfg, length)
-        place = chosen.to(self.device)
-        overlap = overlapping(*(t[place] for t in self.where))
-        drawn = draw(
+        index = chosen.to(self.device)
+        overlap = overlapping(*(t[index] for t in self.row_spans))
+        negatives = draw_step_negatives(
             overlap, K, count_windows(model.cfg, K), model.cfg.slots,
             count=cfg.loss.negatives,
             generator=randomness.generator(seed, step, "negatives", self.device),
@@ -301,7 +303,7 @@ class PretrainTask:
         temperature = torch.full(
             (), start + (end - start) * progress, dtype=torch.float64, device=self.device
         )
-        return PretrainBatch(B, group, (views[0], views[1]), batch.lengths, drawn, temperature)
+        return PretrainBatch(B, group, (views[0], views[1]), batch.lengths, negatives, temperature)
 
     def embed(
         self, learner: nn.Module, batch: PretrainBatch
@@ -317,7 +319,7 @@ class PretrainTask:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the own rows to be differentiated; it and its parts over all processes."""
         loss, parts = total_loss(
-            embedded, batch.drawn, batch.group, cfg=self.cfg.loss, model=self.learner.model.cfg,
+            embedded, batch.negatives, batch.group, cfg=self.cfg.loss, model=self.learner.model.cfg,
             pcl_temperature=batch.pcl_temperature,
         )  # fmt: skip
         values = torch.stack([loss.detach(), *(p.detach() for p in parts.values())])

@@ -1,4 +1,4 @@
-"""The folder of a run: one owner at a time, one config, metrics that never repeat a step."""
+"""The folder of a run: its lock, its config, what it was trained on, and its metrics."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ from progmem.files import to_json, write_file
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this run; another that holds it already is a reason to stop."""
+def locked(folder: Path) -> Iterator[None]:
+    """Lock ``folder`` for this run; refuse it if another run has locked it."""
     if folder.is_file():
         raise ConfigError(f"{folder} is a file; give a run a folder of its own")
     if folder.exists() and any(folder.iterdir()) and not (folder / ".lock").exists():
@@ -47,9 +47,9 @@ def settle_config(
     *,
     whole: Callable[[Mapping[str, Any]], RunConfig | FinetuneConfig] = run_config,
 ) -> None:
-    """Write the config of a new run; for one that goes on, only more epochs may be asked for.
+    """Write the config of a new run; in a resumed run only the number of epochs may grow.
 
-    ``whole`` makes settings of a file's values, those it was begun without at their defaults.
+    ``whole`` turns the values of a file into settings, with defaults for those it lacks.
     """
     path = folder / "config.yaml"
     if path.exists():
@@ -168,7 +168,7 @@ def data_settings(folder: Path) -> DataConfig:
 
 
 def cut_metrics(folder: Path, step: int) -> None:
-    """Drop what was written after the checkpoint at ``step``: those steps will be made again."""
+    """Drop the metrics of steps after the checkpoint at ``step``, which will be repeated."""
     path = folder / "metrics.jsonl"
     kept = []
     if path.exists():

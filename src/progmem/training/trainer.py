@@ -1,7 +1,7 @@
 """The trainer: what a training needs, one update of the weights, and the loop over updates.
 
-A `Task` says what is trained on what, pretraining and training on labels are the two; the rest is
-the same for both.
+A `Task` defines the network, its batches and its loss. There are two, pretraining and training
+with labels; all else is common to both.
 """
 
 import math
@@ -32,8 +32,8 @@ from progmem.training.metrics import MetricsLog, StepMetrics
 class Task(Protocol):
     """What is trained, on which batches, and its loss.
 
-    A batch is a named tuple of tensors and of what never changes; it has a ``size`` (the rows of
-    the global batch), the ``lengths`` of this process' rows, and ``rows(part)`` for some of them.
+    A batch is a named tuple of tensors and constants; it has a ``size`` (rows of the global
+    batch), the ``lengths`` of this process' rows, and a method ``rows(part)`` that selects some.
     """
 
     batch_size: int  # rows of a global batch; the last one of an epoch may have fewer
@@ -56,7 +56,7 @@ class Task(Protocol):
         """What the optimiser is given; a group's rate is ``factor`` times that of the run."""
 
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]  # takes a line of text
 M = TypeVar("M", bound=nn.Module)
 
 ADVICE = "lower train.batch_size, or set train.parts to 2 or more: the same gradients, less memory"
@@ -73,47 +73,48 @@ class Trainer:
     train: TrainConfig
     total: int  # steps of the whole run
 
-    def run(self, out: Path, *, facts: Mapping[str, Any], say: Say | None) -> bool:
+    def run(self, out: Path, *, fingerprint: Mapping[str, Any], log: Log | None) -> bool:
         """Make the steps that ``out`` has no checkpoint of; whether there were any.
 
-        Metrics and checkpoints are kept in ``out``. ``facts`` are what must not change between the
-        calls that make up a run. With ``say`` None nothing is shown, and no metrics are kept.
+        Metrics and checkpoints are written to ``out``. ``fingerprint`` describes the data and the
+        start of the run; it must be the same in every call that continues it. With ``log`` None
+        nothing is printed, and no metrics are written.
         """
-        tell, main = say or (lambda _: None), self.fabric.is_global_zero
-        done = self.resume(out, facts, tell)
+        metrics_folder = None if log is None else out
+        log, main = log or (lambda _: None), self.fabric.is_global_zero
+        done = self.resume(out, fingerprint, log)
         if done >= self.total:
             return False
         if main:
             run_folder.cut_metrics(out, done)
-        folder = None if say is None else out
-        log = MetricsLog(folder, self.train, first=done, total=self.total, say=tell)
+        metrics_log = MetricsLog(metrics_folder, self.train, first=done, total=self.total, log=log)
         try:
             with StopSignal() as stop:
                 for number in range(done, self.total):
-                    log.add(self.step(number), lr=self.learning_rate(number))
+                    metrics_log.add(self.step(number), lr=self.learning_rate(number))
                     finished = number + 1
-                    ending = finished == self.total or any_process(self.fabric, stop.asked)
+                    ending = finished == self.total or any_process(self.fabric, stop.requested)
                     if ending or finished % self.train.checkpoint_every == 0:
-                        log.flush()  # nothing is kept of a step whose values were not looked at
+                        metrics_log.flush()  # checks the newest values before they are saved
                         if main:
                             checkpoint.save_checkpoint(
                                 out / "checkpoints", finished, self.task.learner, self.optimizer,
-                                facts,
+                                fingerprint,
                             )  # fmt: skip
                     if ending and finished < self.total:
-                        if stop.asked:
-                            tell(
+                        if stop.requested:
+                            log(
                                 f"stopped after step {finished}; the same command goes on from "
                                 "there"
                             )
                         raise SystemExit(stop.exit_code)
         finally:
-            log.close()
+            metrics_log.close()
         return True
 
     def step(self, number: int) -> StepMetrics:
         """One step: the learning rate, the seed of the dropout, the update."""
-        set_rate(self.optimizer, self.learning_rate(number))
+        set_learning_rate(self.optimizer, self.learning_rate(number))
         dropout = f"dropout {self.fabric.global_rank}"
         torch.manual_seed(randomness.mixed_seed(self.train.seed, number, dropout))
         with explain_oom(self.fabric.device):
@@ -122,45 +123,46 @@ class Trainer:
     def learning_rate(self, number: int) -> float:
         return learning_rate(number, self.total, self.train)
 
-    def resume(self, out: Path, facts: Mapping[str, Any], say: Say) -> int:
-        """Take up the newest good checkpoint, if there is one: the steps already done."""
-        found = checkpoint.newest_checkpoint(out / "checkpoints", say=say)
-        if found is None:
+    def resume(self, out: Path, fingerprint: Mapping[str, Any], log: Log) -> int:
+        """Restore the newest good checkpoint, if there is one; the steps already done."""
+        newest = checkpoint.newest_checkpoint(out / "checkpoints", log=log)
+        if newest is None:
             return 0
-        differ = [name for name, value in facts.items() if found.facts.get(name) != value]
+        before = newest.fingerprint
+        differ = [name for name, value in fingerprint.items() if before.get(name) != value]
         if differ:
             raise ConfigError(
                 f"{out} was begun with other data: {', '.join(differ)} differ; "
                 "give another folder with -o"
             )
-        checkpoint.restore(found, self.task.learner, self.optimizer)
-        say(f"going on from step {found.step} of {out}")
-        return found.step
+        checkpoint.restore(newest, self.task.learner, self.optimizer)
+        log(f"going on from step {newest.step} of {out}")
+        return newest.step
 
 
 def build_trainer(
-    task: Task, fabric: Fabric, train: TrainConfig, *, total: int, record: bool = True
+    task: Task, fabric: Fabric, train: TrainConfig, *, total: int, capture: bool = True
 ) -> Trainer:
     """All that a training of ``total`` steps needs, from a task on its device.
 
-    On one GPU updates are replayed as a CUDA graph, unless ``record`` is off.
+    On one GPU updates are replayed as a CUDA graph, unless ``capture`` is False.
     """
-    with explain_oom(fabric.device):  # which parameters are reached does not depend on the rows
+    with explain_oom(fabric.device):  # a few rows show which parameters the loss depends on
         few = task.make_batch(0, batch_size=min(task.batch_size, 2 * fabric.world_size))
         freeze_unreached(task.learner, lambda: compute_loss(task, task.learner, few)[0])
     optimizer = make_optimizer(task.parameter_groups(), train.lr, fabric.device)
     learner, optimizer = fabric.setup(task.learner, optimizer)
-    plain = Update(task, learner, optimizer, fabric, train)
+    eager = Update(task, learner, optimizer, fabric, train)
     one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
-    replays = record and one_gpu and train.parts == 1
+    replays = capture and one_gpu and train.parts == 1
     return Trainer(
-        task=task, optimizer=optimizer, update=ReplayedUpdate(plain) if replays else plain,
+        task=task, optimizer=optimizer, update=ReplayedUpdate(eager) if replays else eager,
         fabric=fabric, train=train, total=total,
     )  # fmt: skip
 
 
 class Update:
-    """An update launched one operation after the other; its values are read before weights change.
+    """An eager update; its metrics are checked before the weights change.
 
     ``learner`` is Fabric's wrapper of the task's.
     """
@@ -175,72 +177,72 @@ class Update:
         return self.on_batch(number, self.task.make_batch(number))
 
     def on_batch(self, number: int, batch: Any) -> StepMetrics:
-        """The update of step ``number``, whose batch is there."""
+        """The update of step ``number`` on its batch."""
         if self.train.parts == 1:
-            found, sequence = self.gradients(batch)
+            metrics, sequence = self.gradients(batch)
         else:
-            found, sequence = backward_in_parts(
+            metrics, sequence = backward_in_parts(
                 self.task, self.learner, batch,
                 parts=self.train.parts, seed=self.train.seed, step=number,
-                backward=self.backward, apart=self.apart,
+                backward=self.backward, no_sync=self.no_sync,
             )  # fmt: skip
-            found["gradient"] = self.clip()
-        values = torch.stack(list(found.values())).cpu()
-        metrics = StepMetrics(number, tuple(found), values, sequence, batch.size)
-        metrics.read()  # nothing that is not finite reaches the weights
+            metrics["gradient"] = self.clip()
+        values = torch.stack(list(metrics.values())).cpu()
+        step_metrics = StepMetrics(number, tuple(metrics), values, sequence, batch.size)
+        step_metrics.read()  # raises before a value that is not finite reaches the weights
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return metrics
+        return step_metrics
 
     def sync_free(self, batch: Any) -> tuple[tuple[str, ...], Tensor, Tensor]:
-        """An update that never waits for the device, as a CUDA graph wants it.
+        """An update that never waits for the device, as a CUDA graph requires.
 
-        Where a value is not finite, a flag on the device keeps everything as it is. Gives the names
-        and values of the metrics, and sequence vectors.
+        If a metric is not finite, a flag on the device makes the optimiser skip the step. Returns
+        the names and values of the metrics, and sequence vectors.
         """
-        found, sequence = self.gradients(batch)
-        values = torch.stack(list(found.values()))
+        metrics, sequence = self.gradients(batch)
+        values = torch.stack(list(metrics.values()))
         raw = self.optimizer.optimizer  # inside Fabric's wrapper
         raw.found_inf = (~values.isfinite().all()).float()
         raw.step()
         del raw.found_inf
         raw.zero_grad()
-        return tuple(found), values, sequence
+        return tuple(metrics), values, sequence
 
     def gradients(self, batch: Any) -> tuple[dict[str, Tensor], Tensor]:
-        """Clipped gradients of a batch; the loss, its parts, the gradient's norm; sequences."""
-        loss, found, sequence = compute_loss(self.task, self.learner, batch)
+        """Compute clipped gradients; loss, its parts and the gradient's norm; sequence vectors."""
+        loss, metrics, sequence = compute_loss(self.task, self.learner, batch)
         self.backward(loss)
-        return {**found, "gradient": self.clip()}, sequence
+        return {**metrics, "gradient": self.clip()}, sequence
 
     def backward(self, loss: Tensor) -> None:
         self.fabric.backward(loss * self.fabric.world_size)  # data parallelism will average
 
     def clip(self) -> Tensor:
-        """Bound the gradient; its norm before that."""
+        """Clip the gradient; its norm before that."""
         norm = self.fabric.clip_gradients(
             self.learner, self.optimizer, max_norm=self.train.clip, error_if_nonfinite=False
         )
         return torch.as_tensor(norm)
 
-    def apart(self) -> AbstractContextManager[None]:
-        """A backward pass that data parallelism is not told of."""
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Inside, backward passes do not synchronise gradients between processes."""
         return self.fabric.no_backward_sync(self.learner, enabled=self.fabric.world_size > 1)
 
 
 class ReplayedUpdate:
-    """An update replayed as a CUDA graph; a batch of another shape takes the plain path."""
+    """An update replayed as a CUDA graph; a batch of another shape is updated eagerly."""
 
-    def __init__(self, plain: Update) -> None:
-        self.plain = plain
-        self.graphed = GraphedUpdate(plain.task.make_batch, plain.sync_free, plain.optimizer)
+    def __init__(self, eager: Update) -> None:
+        self.eager = eager
+        self.graphed = GraphedUpdate(eager.task.make_batch, eager.sync_free, eager.optimizer)
 
     def __call__(self, number: int) -> StepMetrics:
         batch = self.graphed.batch(number)
-        whole = batch.size == self.plain.task.batch_size  # the last of an epoch may be shorter
-        if not whole or (found := self.graphed(batch)) is None:
-            return self.plain.on_batch(number, batch)  # reads, so the device is done with the batch
-        (names, values, sequence), arrived = found
+        whole = batch.size == self.eager.task.batch_size  # the last of an epoch may be shorter
+        if not whole or (outputs := self.graphed(batch)) is None:
+            return self.eager.on_batch(number, batch)  # waits until the device has read the batch
+        (names, values, sequence), arrived = outputs
         return StepMetrics(number, names, values, sequence, batch.size, arrived)
 
 
@@ -254,13 +256,13 @@ def compute_loss(
 
 
 def to_device(learner: M, device: torch.device, train: TrainConfig) -> M:
-    """The learner where it is trained, and as exact: in float64 only where that is asked for."""
+    """The learner on its device, in float64 if that is the precision of the run."""
     return (learner.double() if train.precision == "64" else learner).to(device)
 
 
 def freeze_unreached(learner: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Stop asking for gradients of parameters that ``loss`` does not depend on."""
-    with ops.use_backend("plain"):  # for one step no kernel is worth making
+    with ops.use_backend("plain"):  # one step is not worth compiling kernels for
         torch.autograd.backward(loss())
     for parameter in learner.parameters():
         if parameter.grad is None:
@@ -283,15 +285,15 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 
 
 def make_optimizer(groups: list[dict[str, Any]], lr: float, device: torch.device) -> Any:
-    """AdamW; on a GPU its rate and its steps live there, so that an update can be recorded."""
+    """AdamW; on a GPU its learning rate and step counts are there, so that it can be captured."""
     if device.type != "cuda":
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
     groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
     return torch.optim.AdamW(groups, betas=(0.9, 0.999), fused=True, capturable=True)
 
 
-def set_rate(optimizer: Any, lr: float) -> None:
-    """Set the learning rate; that of a group with a ``factor`` is so many times as large."""
+def set_learning_rate(optimizer: Any, lr: float) -> None:
+    """Set the learning rate of every group, times its ``factor`` if it has one."""
     for group in optimizer.param_groups:
         rate = lr * group.get("factor", 1.0)
         if isinstance(group["lr"], Tensor):
@@ -330,18 +332,18 @@ class StopSignal:
             signal.signal(number, handler)
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.signal is not None
 
     @property
     def exit_code(self) -> int:
-        """143 for SIGTERM, 130 for Ctrl-C; 1 where only another process was told to stop."""
+        """143 for SIGTERM, 130 for Ctrl-C; 1 if only another process had the signal."""
         return 1 if self.signal is None else 128 + self.signal
 
 
 @contextmanager
 def explain_oom(device: torch.device) -> Iterator[None]:
-    """Turn a failed allocation inside into a line that helps."""
+    """Turn a failed allocation inside into an error with advice."""
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -1,4 +1,4 @@
-"""A gate's mixture g a + (1 - g) b with g = sigmoid(z + c), one pass each way.
+"""The mixture g a + (1 - g) b with g = sigmoid(z + c), in one pass per direction.
 
 Shapes: R rows, D width; b and c may have fewer rows, which are then repeated.
 """
@@ -12,19 +12,19 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import apply, column_sums, divided
+from progmem.ops.fused.tiles import apply, column_sums, divmod32
 
 ROWS, COLUMNS = 16, 64  # of a program at a time
 PROGRAMS = 264  # of a backward pass, for each block of columns
 
 
-def gated_mix(z: Tensor, more: Tensor, a: Tensor, b: Tensor) -> Tensor:
+def gated_mix(z: Tensor, bias_z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """`progmem.ops.layers.gated_mix`."""
-    out: Tensor = apply(_Mix, z, more, a, b)
+    out: Tensor = apply(_GatedMix, z, bias_z, a, b)
     return out
 
 
-class _Mix(torch.autograd.Function):
+class _GatedMix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
         z, c, a, b = (t.contiguous() for t in (z, c, a, b))
@@ -33,12 +33,17 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         z, c, a, b = ctx.saved_tensors
-        dz, da, db, sums = run_backward(z, c, a, b, back.contiguous())
+        dz, da, db, sums = run_backward(z, c, a, b, d_out.contiguous())
         repeated = b.shape != a.shape
-        dc = column_sums(sums)[None] if len(c) == 1 else column_sums(_repeats(dz, c))
-        return dz, dc.to(c.dtype), da, column_sums(_repeats(db, b)).to(b.dtype) if repeated else db
+        dc = column_sums(sums)[None] if len(c) == 1 else column_sums(_by_repeat(dz, c))
+        return (
+            dz,
+            dc.to(c.dtype),
+            da,
+            column_sums(_by_repeat(db, b)).to(b.dtype) if repeated else db,
+        )
 
 
 def run_forward(z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -51,7 +56,7 @@ def run_forward(z: Tensor, c: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def run_backward(
-    z: Tensor, c: Tensor, a: Tensor, b: Tensor, back: Tensor
+    z: Tensor, c: Tensor, a: Tensor, b: Tensor, d_out: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of z, of a, of b for each row, and sums (programs, D) for a ``c`` of one row."""
     R, D = a.numel() // a.shape[-1], a.shape[-1]
@@ -60,7 +65,7 @@ def run_backward(
     programs = min(PROGRAMS, triton.cdiv(R, ROWS))
     sums = z.new_empty(programs, D, dtype=torch.float32)
     _mix_backward[(programs, triton.cdiv(D, COLUMNS))](
-        z, c, a, b, back, dz, da, db, sums, R, D, *_rows(c, b), ROWS=ROWS, COLUMNS=COLUMNS
+        z, c, a, b, d_out, dz, da, db, sums, R, D, *_rows(c, b), ROWS=ROWS, COLUMNS=COLUMNS
     )
     return dz, da, db, sums
 
@@ -69,7 +74,7 @@ def _rows(*repeated: Tensor) -> list[int]:
     return [t.numel() // t.shape[-1] for t in repeated]
 
 
-def _repeats(x: Tensor, like: Tensor) -> Tensor:
+def _by_repeat(x: Tensor, like: Tensor) -> Tensor:
     return x.view(-1, *like.shape)
 
 
@@ -83,32 +88,32 @@ def _mix_forward(z, c, a, b, out, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.
     r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     e = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     cell = (r < R)[:, None] & (e < D)[None, :]
-    _, of_c = divided(r, nc)
-    _, of_b = divided(r, nb)
+    _, of_c = divmod32(r, nc)
+    _, of_b = divmod32(r, nb)
     g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, of_c, e, D, cell))))
-    made = g * _load(a, r, e, D, cell) + (1 - g) * _load(b, of_b, e, D, cell)
+    mixed = g * _load(a, r, e, D, cell) + (1 - g) * _load(b, of_b, e, D, cell)
     at = out + r[:, None] * D + e[None, :]
-    tl.store(at, made.to(out.dtype.element_ty), mask=cell)
+    tl.store(at, mixed.to(out.dtype.element_ty), mask=cell)
 
 
 @kernel("R")
 def _mix_backward(
-    z, c, a, b, back, dz, da, db, sums, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    z, c, a, b, d_out, dz, da, db, sums, R, D, nc, nb, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     e = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         cell = (r < R)[:, None] & (e < D)[None, :]
-        _, of_c = divided(r, nc)
-        _, of_b = divided(r, nb)
+        _, of_c = divmod32(r, nc)
+        _, of_b = divmod32(r, nb)
         g = 1 / (1 + tl.exp(-(_load(z, r, e, D, cell) + _load(c, of_c, e, D, cell))))
-        pull = _load(back, r, e, D, cell)
-        apart = _load(a, r, e, D, cell) - _load(b, of_b, e, D, cell)
-        slope = pull * apart * g * (1 - g)
-        total += slope
+        grad = _load(d_out, r, e, D, cell)
+        difference = _load(a, r, e, D, cell) - _load(b, of_b, e, D, cell)
+        d_z = grad * difference * g * (1 - g)
+        total += d_z
         at = r[:, None] * D + e[None, :]
-        tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=cell)
-        tl.store(da + at, (pull * g).to(da.dtype.element_ty), mask=cell)
-        tl.store(db + at, (pull * (1 - g)).to(db.dtype.element_ty), mask=cell)
+        tl.store(dz + at, d_z.to(dz.dtype.element_ty), mask=cell)
+        tl.store(da + at, (grad * g).to(da.dtype.element_ty), mask=cell)
+        tl.store(db + at, (grad * (1 - g)).to(db.dtype.element_ty), mask=cell)
     tl.store(sums + tl.program_id(0) * D + e, tl.sum(total, axis=0), mask=e < D)

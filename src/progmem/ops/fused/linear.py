@@ -1,10 +1,10 @@
-"""Linear maps with what follows them: the bias, a gelu, a sum, a norm.
+"""Linear maps fused with what follows them: a bias, a gelu, a sum, a norm.
 
-The bias enters after the product and not in it, because a backward pass over the rows then gives
-its gradient for nothing. For the steps of the scan, whose rows are few, a product and the gelu
-after it are one kernel: what is saved is the time between kernels.
+The bias is added after the product, not in it: the backward pass over the rows then also computes
+its gradient. For the steps of the scan, whose rows are few, a product and the gelu after it are one
+kernel, which saves the time between kernels.
 
-Shapes: R rows, D width; of a product K what is summed, C columns.
+Shapes: R rows, D width; of a product K inner size, C columns.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from progmem.ops.layers import NormWeights
 
 ROWS, COLUMNS = 16, 128  # of a program at a time
 PROGRAMS = 264  # of a backward pass, for each block of columns
-# of a product with its gelu: rows, columns, what is summed at once
+# of a product with its gelu: rows, columns, inner size
 TILES = {"X": 64, "Y": 64, "Z": 64, "num_warps": 4, "num_stages": 4}
 
 
@@ -71,10 +71,10 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        dx = back @ weight if ctx.needs_input_grad[0] else None
-        return dx, back.T @ x, column_sums(back).to(ctx.bias)
+        dx = d_out @ weight if ctx.needs_input_grad[0] else None
+        return dx, d_out.T @ x, column_sums(d_out).to(ctx.bias)
 
 
 class _Gelu(torch.autograd.Function):
@@ -86,12 +86,12 @@ class _Gelu(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor, Tensor | None]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor | None]:
         h, bias = ctx.saved_tensors
         R, D = h.numel() // h.shape[-1], h.shape[-1]
         dh = torch.empty_like(h)
         sums = h.new_empty(min(PROGRAMS, triton.cdiv(R, ROWS)), D, dtype=torch.float32)
-        run_gelu_backward(h, bias, back.contiguous(), out=dh, sums=sums)
+        run_gelu_backward(h, bias, d_out.contiguous(), out=dh, sums=sums)
         return dh, column_sums(sums).to(bias.dtype)
 
 
@@ -104,45 +104,47 @@ def run_gelu_forward(h: Tensor, bias: Tensor, *, out: Tensor) -> Tensor:
 
 
 def run_gelu_backward(
-    h: Tensor, bias: Tensor, back: Tensor, *, out: Tensor, sums: Tensor | None = None
+    h: Tensor, bias: Tensor, d_out: Tensor, *, out: Tensor, sums: Tensor | None = None
 ) -> None:
     """Write the gradient of ``h``, and sums (programs, D) for that of the bias."""
     R, D = h.numel() // h.shape[-1], h.shape[-1]
     programs = triton.cdiv(R, ROWS) if sums is None else len(sums)
     _gelu_backward[(programs, triton.cdiv(D, COLUMNS))](
-        h, bias, back, out, out if sums is None else sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
+        h, bias, d_out, out, out if sums is None else sums, R, D, ROWS=ROWS, COLUMNS=COLUMNS,
         PARAMS=sums is not None, FAST=h.element_size() == 2,
     )  # fmt: skip
 
 
-def gelu_of_product(x: Tensor, weight: Tensor, bias: Tensor, *, wide: Tensor, out: Tensor) -> None:
-    """Write x weight' to ``wide`` and gelu(wide + bias) to ``out``; ``weight`` is (C, K).
+def matmul_gelu(x: Tensor, weight: Tensor, bias: Tensor, *, hidden: Tensor, out: Tensor) -> None:
+    """Write x weight' to ``hidden`` and gelu(hidden + bias) to ``out``; ``weight`` is (C, K).
 
-    Numbers of four bytes go through the library's product, which is exact.
+    Four-byte numbers use the library's product, which is exact.
     """
     if x.element_size() == 2:
-        _launch(x, weight.T, bias, wide, out, back=False)
+        _launch_matmul_gelu(x, weight.T, bias, hidden, out, backward=False)
     else:
-        torch.mm(x, weight.T, out=wide)
-        run_gelu_forward(wide, bias, out=out)
+        torch.mm(x, weight.T, out=hidden)
+        run_gelu_forward(hidden, bias, out=out)
 
 
-def gelu_backward_of_product(
-    x: Tensor, weight: Tensor, bias: Tensor, *, wide: Tensor, out: Tensor
+def matmul_gelu_backward(
+    x: Tensor, weight: Tensor, bias: Tensor, *, hidden: Tensor, out: Tensor
 ) -> None:
-    """Write x weight times the slope of gelu at wide + bias to ``out``; ``weight`` is (K, C)."""
+    """Write x weight times gelu'(hidden + bias) to ``out``; ``weight`` is (K, C)."""
     if x.element_size() == 2:
-        _launch(x, weight, bias, wide, out, back=True)
+        _launch_matmul_gelu(x, weight, bias, hidden, out, backward=True)
     else:
-        run_gelu_backward(wide, bias, torch.mm(x, weight), out=out)
+        run_gelu_backward(hidden, bias, torch.mm(x, weight), out=out)
 
 
-def _launch(
-    x: Tensor, weight: Tensor, bias: Tensor, wide: Tensor, out: Tensor, *, back: bool
+def _launch_matmul_gelu(
+    x: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, out: Tensor, *, backward: bool
 ) -> None:
     (R, K), C = x.shape, weight.shape[1]
     grid = (triton.cdiv(C, TILES["Y"]), triton.cdiv(R, TILES["X"]))
-    _product[grid](x, weight, *weight.stride(), bias, wide, out, R, C, K=K, BACK=back, **TILES)
+    _matmul_gelu[grid](
+        x, weight, *weight.stride(), bias, hidden, out, R, C, K=K, BACKWARD=backward, **TILES
+    )
 
 
 class _Add(torch.autograd.Function):
@@ -163,25 +165,25 @@ class _Add(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         (valid,) = ctx.saved_tensors
-        back = back.contiguous()
+        d_out = d_out.contiguous()
         x_type, more_type = ctx.types
-        R, D = back.numel() // back.shape[-1], back.shape[-1]
-        dx = back
-        if valid is not None or x_type != back.dtype:
-            dx = torch.empty_like(back, dtype=x_type)
-        cast = torch.empty_like(back, dtype=more_type) if more_type != x_type else dx
-        needs = ctx.needs_input_grad[2]
-        if dx is not back or cast is not back or needs:
+        R, D = d_out.numel() // d_out.shape[-1], d_out.shape[-1]
+        dx = d_out
+        if valid is not None or x_type != d_out.dtype:
+            dx = torch.empty_like(d_out, dtype=x_type)
+        cast = torch.empty_like(d_out, dtype=more_type) if more_type != x_type else dx
+        needs_bias = ctx.needs_input_grad[2]
+        if dx is not d_out or cast is not d_out or needs_bias:
             programs = min(PROGRAMS, triton.cdiv(R, ROWS))
-            sums = back.new_empty(programs, D, dtype=torch.float32)
+            sums = d_out.new_empty(programs, D, dtype=torch.float32)
             _add_backward[(programs, triton.cdiv(D, COLUMNS))](
-                back, back if valid is None else valid, dx, cast, sums, R, D,
+                d_out, d_out if valid is None else valid, dx, cast, sums, R, D,
                 ROWS=ROWS, COLUMNS=COLUMNS, MASKED=valid is not None,
-                OWN=dx is not back, CAST=cast is not dx, PARAMS=needs,
+                OWN=dx is not d_out, CAST=cast is not dx, PARAMS=needs_bias,
             )  # fmt: skip
-        return dx, cast, column_sums(sums).to(ctx.bias) if needs else None, None
+        return dx, cast, column_sums(sums).to(ctx.bias) if needs_bias else None, None
 
 
 @triton.jit
@@ -199,17 +201,17 @@ def _is_valid(valid, start, R, ROWS: tl.constexpr):
 
 @triton.jit
 def normal_cdf(x, FAST: tl.constexpr):
-    """The normal distribution function, to 5e-7 if FAST, and its derivative: gelu is x times it."""
+    """The normal distribution function, to 5e-7 if FAST, and its derivative; gelu(x) = x cdf(x)."""
     density = tl.exp2(x * x * -0.7213475204444817)  # e^{-x^2 / 2}
-    if FAST:  # Abramowitz and Stegun, 7.1.26, with what was just computed
+    if FAST:  # Abramowitz and Stegun, 7.1.26, which needs the density too
         root = tl.rsqrt(1 + 0.2316418882663604 * tl.abs(x))
         t = root * root
         tail = -0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145))
         tail = t * (0.127414796 + t * tail) * density
-        made = tl.where(x < 0, tail, 1 - tail)
+        cdf = tl.where(x < 0, tail, 1 - tail)
     else:
-        made = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
-    return made, density * 0.3989422804014327
+        cdf = 0.5 * (1 + tl.erf(x * 0.7071067811865476))
+    return cdf, density * 0.3989422804014327
 
 
 @kernel("R")
@@ -225,7 +227,7 @@ def _gelu_forward(
 
 @kernel("R")
 def _gelu_backward(
-    h, bias, back, dh, sums, R, D,
+    h, bias, d_out, dh, sums, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, PARAMS: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -234,11 +236,11 @@ def _gelu_backward(
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         at, cell, _ = _tile(start, R, D, ROWS, COLUMNS)
         x = tl.load(h + at, mask=cell, other=0.0).to(tl.float32) + shift
-        pull = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
-        part, density = normal_cdf(x, FAST)
-        pull = pull * (part + x * density)
-        total += pull
-        tl.store(dh + at, pull.to(dh.dtype.element_ty), mask=cell)
+        grad = tl.load(d_out + at, mask=cell, other=0.0).to(tl.float32)
+        cdf, density = normal_cdf(x, FAST)
+        grad = grad * (cdf + x * density)
+        total += grad
+        tl.store(dh + at, grad.to(dh.dtype.element_ty), mask=cell)
     if PARAMS:
         tl.store(sums + tl.program_id(0) * D + c, tl.sum(total, axis=0), mask=c < D)
 
@@ -259,7 +261,7 @@ def _add_forward(
 
 @kernel("R")
 def _add_backward(
-    back, valid, dx, cast, sums, R, D,
+    d_out, valid, dx, cast, sums, R, D,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
     OWN: tl.constexpr, CAST: tl.constexpr, PARAMS: tl.constexpr,
 ):  # fmt: skip
@@ -267,30 +269,30 @@ def _add_backward(
     c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         at, cell, _ = _tile(start, R, D, ROWS, COLUMNS)
-        pull = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
+        grad = tl.load(d_out + at, mask=cell, other=0.0).to(tl.float32)
         if MASKED:
-            pull = tl.where(_is_valid(valid, start, R, ROWS), pull, 0.0)
-        total += pull
+            grad = tl.where(_is_valid(valid, start, R, ROWS), grad, 0.0)
+        total += grad
         if OWN:
-            tl.store(dx + at, pull.to(dx.dtype.element_ty), mask=cell)
+            tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=cell)
         if CAST:
-            tl.store(cast + at, pull.to(cast.dtype.element_ty), mask=cell)
+            tl.store(cast + at, grad.to(cast.dtype.element_ty), mask=cell)
     if PARAMS:
         tl.store(sums + tl.program_id(0) * D + c, tl.sum(total, axis=0), mask=c < D)
 
 
 @kernel()
-def _product(
-    x, weight, wk, wc, bias, wide, out, R, C,
-    K: tl.constexpr, BACK: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, Z: tl.constexpr,
+def _matmul_gelu(
+    x, weight, wk, wc, bias, hidden, out, R, C,
+    K: tl.constexpr, BACKWARD: tl.constexpr, X: tl.constexpr, Y: tl.constexpr, Z: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(1).to(tl.int64) * X + tl.arange(0, X)
     c = tl.program_id(0) * Y + tl.arange(0, Y)
     at, cell = r[:, None] * C + c[None, :], (r < R)[:, None] & (c < C)[None, :]
-    level = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
-    if BACK:
-        y = tl.load(wide + at, mask=cell, other=0.0).to(tl.float32) + level
-    made = tl.zeros((X, Y), tl.float32)
+    bias_row = tl.load(bias + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+    if BACKWARD:
+        y = tl.load(hidden + at, mask=cell, other=0.0).to(tl.float32) + bias_row
+    acc = tl.zeros((X, Y), tl.float32)
     for start in range(0, K, Z):
         k = start + tl.arange(0, Z)
         a = tl.load(
@@ -300,13 +302,13 @@ def _product(
             weight + k[:, None] * wk + c[None, :] * wc,
             mask=(k < K)[:, None] & (c < C)[None, :], other=0.0,
         )  # fmt: skip
-        made = tl.dot(a, b, made)
-    if BACK:
-        part, density = normal_cdf(y, True)
-        made = made * (part + y * density)
+        acc = tl.dot(a, b, acc)
+    if BACKWARD:
+        cdf, density = normal_cdf(y, True)
+        acc = acc * (cdf + y * density)
     else:
-        half = made.to(wide.dtype.element_ty)
-        tl.store(wide + at, half, mask=cell)
-        y = half.to(tl.float32) + level
-        made = y * normal_cdf(y, True)[0]
-    tl.store(out + at, made.to(out.dtype.element_ty), mask=cell)
+        rounded = acc.to(hidden.dtype.element_ty)
+        tl.store(hidden + at, rounded, mask=cell)
+        y = rounded.to(tl.float32) + bias_row
+        acc = y * normal_cdf(y, True)[0]
+    tl.store(out + at, acc.to(out.dtype.element_ty), mask=cell)

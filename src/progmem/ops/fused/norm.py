@@ -1,6 +1,6 @@
-"""LayerNorm of rows, with what comes before and after it: one pass over the rows each way.
+"""LayerNorm of rows, fused with a sum before it: one pass over the rows in each direction.
 
-Below the functions for autograd are those on buffers that are there already, for the scan.
+After the functions for autograd come those that write to given buffers, for the scan.
 
 Shapes: R rows, D width.
 """
@@ -17,19 +17,19 @@ from progmem.ops.fused.precompile import kernel
 from progmem.ops.fused.tiles import (
     apply,
     column_sums,
-    divided,
-    norm_pull,
-    normed,
-    row_of,
-    rows_at,
+    divmod32,
+    layer_norm_backward,
+    load_row_vector,
+    load_rows,
+    load_vector,
+    standardize,
     tile,
-    vector,
 )
 from progmem.ops.layers import NormWeights
 
 ROWS = 8  # of a program at a time
-# A backward pass that sums for weight and bias: a warp a row, which waits for nobody, and the next
-# row asked for while one is worked on; many programs, each with its own sums.
+# A backward pass with the gradients of weight and bias: a warp a row, without synchronisation, the
+# next row prefetched; many programs, each with its own partial sums.
 SUM_ROWS, PROGRAMS, WARPS, STAGES = 1, 1056, 1, 2
 
 
@@ -69,27 +69,27 @@ class _Norm(torch.autograd.Function):
         eps: float,
         segment: Tensor | None,
         dtype: torch.dtype,
-        passed: bool,
+        residual: bool,
     ) -> Tensor | tuple[Tensor, Tensor]:
         x = x if more is not None and are_windows(x) else x.contiguous()
         more = None if more is None else more.contiguous()
-        layer = NormWeights(weight, bias, eps)
-        total, y, moments = forward_of_rows(x, more, shift, layer, segment, dtype)
+        norm = NormWeights(weight, bias, eps)
+        total, y, moments = norm_forward(x, more, shift, norm, segment, dtype)
         ctx.types = x.dtype, None if more is None else more.dtype
         ctx.segment = segment is not None
         ctx.save_for_backward(total, weight, bias, moments, shift)
-        if more is None and not passed:
+        if more is None and not residual:
             return y
-        return (total.detach() if passed else total), y
+        return (total.detach() if residual else total), y
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *back: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         total, weight, bias, moments, shift = ctx.saved_tensors
         params = any(ctx.needs_input_grad[2:7])
-        dx, d_more, sums = backward_of_rows(
-            total, weight, moments, back[-1].contiguous(),
-            None if len(back) == 1 else back[0].contiguous(), *ctx.types, params=params,
+        dx, d_more, sums = norm_backward(
+            total, weight, moments, grads[-1].contiguous(),
+            None if len(grads) == 1 else grads[0].contiguous(), *ctx.types, params=params,
         )  # fmt: skip
         dw = db = d_shift = None
         if params:
@@ -99,23 +99,23 @@ class _Norm(torch.autograd.Function):
         return dx, d_more, d_shift, dw, db, None, db if ctx.segment else None, None, None
 
 
-def run_forward(x: Tensor, layer: NormWeights, *, out: Tensor, moments: Tensor) -> None:
+def run_forward(x: Tensor, norm: NormWeights, *, out: Tensor, moments: Tensor) -> None:
     """Write LN(x) and the moments (2, R) of ``x`` (R, D)."""
-    _launch_forward(x, None, None, layer, None, x, out, moments)
+    _launch_forward(x, None, None, norm, None, x, out, moments)
 
 
 def run_add_forward(
     x: Tensor,
     more: Tensor,
     shift: Tensor,
-    layer: NormWeights,
+    norm: NormWeights,
     *,
     total: Tensor,
     out: Tensor,
     moments: Tensor,
 ) -> None:
     """Write x + more + shift, its LN, its moments (2, R)."""
-    _launch_forward(x, more, shift, layer, None, total, out, moments)
+    _launch_forward(x, more, shift, norm, None, total, out, moments)
 
 
 def run_add_backward(
@@ -123,20 +123,20 @@ def run_add_backward(
     d_total: Tensor,
     total: Tensor,
     moments: Tensor,
-    layer: NormWeights,
+    norm: NormWeights,
     *,
     out: Tensor,
     cast: Tensor,
 ) -> None:
     """Write the gradient of the sum, in two types."""
-    _launch_backward(total, layer.weight, moments, dy, d_total, out, cast, None)
+    _launch_backward(total, norm.weight, moments, dy, d_total, out, cast, None)
 
 
-def forward_of_rows(
+def norm_forward(
     x: Tensor,
     more: Tensor | None,
     shift: Tensor | None,
-    layer: NormWeights,
+    norm: NormWeights,
     segment: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,7 +145,7 @@ def forward_of_rows(
         total = x.new_empty(x.shape, dtype=torch.promote_types(x.dtype, more.dtype))
     y = x.new_empty(x.shape, dtype=dtype)
     moments = x.new_empty(2, x.numel() // x.shape[-1], dtype=torch.float32)
-    _launch_forward(x, more, shift, layer, segment, total, y, moments)
+    _launch_forward(x, more, shift, norm, segment, total, y, moments)
     return total, y, moments
 
 
@@ -153,7 +153,7 @@ def _launch_forward(
     x: Tensor,
     more: Tensor | None,
     shift: Tensor | None,
-    layer: NormWeights,
+    norm: NormWeights,
     segment: Tensor | None,
     total: Tensor,
     y: Tensor,
@@ -161,18 +161,18 @@ def _launch_forward(
 ) -> None:
     D = x.shape[-1]
     R = x.numel() // D
-    weight, bias, eps = layer
+    weight, bias, eps = norm
     N, W = x.shape[1:3] if are_windows(x) else (1, 1)
-    steps = x.stride()[:3] if are_windows(x) else (D, D, D)
+    strides = x.stride()[:3] if are_windows(x) else (D, D, D)
     _norm_forward[(triton.cdiv(R, ROWS),)](
-        x, *steps, N, W, x if more is None else more, bias if shift is None else shift,
+        x, *strides, N, W, x if more is None else more, bias if shift is None else shift,
         weight, bias, bias if segment is None else segment, total, y, moments, R, eps,
         D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
         ADD=more is not None, SEGMENT=segment is not None,
     )  # fmt: skip
 
 
-def backward_of_rows(
+def norm_backward(
     total: Tensor,
     weight: Tensor,
     moments: Tensor,
@@ -216,7 +216,7 @@ def _launch_backward(
     _norm_backward[(programs,)](
         total, weight, moments, dy, dy if d_total is None else d_total, dx, d_more,
         dx if sums is None else sums, R, D=D, D_=triton.next_power_of_2(D), ROWS=rows,
-        LATER=d_total is not None, APART=d_more is not dx, PARAMS=sums is not None,
+        HAS_D_TOTAL=d_total is not None, SEPARATE=d_more is not dx, PARAMS=sums is not None,
         STAGES=stages, num_warps=warps,
     )  # fmt: skip
 
@@ -228,15 +228,15 @@ def _norm_forward(
     ADD: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
     r, c, _, cell = tile(R, D, D_, ROWS)
-    window, j = divided(r, W)
-    b, w = divided(window, N)
+    window, j = divmod32(r, W)
+    b, w = divmod32(window, N)
     row = b * xb + w * xn + j * xt
-    value = rows_at(x, row[:, None] + c[None, :], cell)
-    made, mean, scale = sum_and_norm(
+    value = load_rows(x, row[:, None] + c[None, :], cell)
+    y_rows, mean, scale = sum_and_norm(
         value, more, shift, weight, bias, segment, total, r, c, cell, eps, D, ADD, SEGMENT
     )
     to = y + r[:, None] * D + c[None, :]
-    tl.store(to, made.to(y.dtype.element_ty), mask=cell)
+    tl.store(to, y_rows.to(y.dtype.element_ty), mask=cell)
     tl.store(moments + r, mean, mask=r < R)
     tl.store(moments + R + r, scale, mask=r < R)
 
@@ -248,52 +248,52 @@ def sum_and_norm(
 ):  # fmt: skip
     """LN of rows, if ADD of their sum with more and shift, kept in total; mean and scale."""
     if ADD:
-        place = r[:, None] * D + c[None, :]
-        value += rows_at(more, place, cell)
-        value += row_of(shift, c, D)
-        tl.store(total + place, value.to(total.dtype.element_ty), mask=cell)
-    unit, mean, scale = normed(value, cell, eps, D)
-    level = vector(bias, c, D)
+        at_cell = r[:, None] * D + c[None, :]
+        value += load_rows(more, at_cell, cell)
+        value += load_row_vector(shift, c, D)
+        tl.store(total + at_cell, value.to(total.dtype.element_ty), mask=cell)
+    x_hat, mean, scale = standardize(value, cell, eps, D)
+    offset = load_vector(bias, c, D)
     if SEGMENT:
-        level += vector(segment, c, D)
-    return unit * row_of(weight, c, D) + level[None, :], mean, scale
+        offset += load_vector(segment, c, D)
+    return x_hat * load_row_vector(weight, c, D) + offset[None, :], mean, scale
 
 
 @kernel("R")
 def _norm_backward(
     total, weight, moments, dy, d_total, dx, d_more, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
-    LATER: tl.constexpr, APART: tl.constexpr, PARAMS: tl.constexpr, STAGES: tl.constexpr,
+    HAS_D_TOTAL: tl.constexpr, SEPARATE: tl.constexpr, PARAMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     c = tl.arange(0, D_)
-    w = row_of(weight, c, D)
+    w = load_row_vector(weight, c, D)
     dw = tl.zeros((ROWS, D_), tl.float32)
     db = tl.zeros((ROWS, D_), tl.float32)
     d_shift = tl.zeros((ROWS, D_), tl.float32)
     for start in tl.range(program * ROWS, R, tl.num_programs(0) * ROWS, num_stages=STAGES):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         cell = (r < R)[:, None] & (c < D)[None, :]
-        place = r[:, None] * D + c[None, :]
-        # everything is asked for before anything is waited for
-        x = rows_at(total, place, cell)
-        pull = rows_at(dy, place, cell)
-        if LATER:
-            later = rows_at(d_total, place, cell)
+        at_cell = r[:, None] * D + c[None, :]
+        # all loads are issued before the first is needed
+        x = load_rows(total, at_cell, cell)
+        grad = load_rows(dy, at_cell, cell)
+        if HAS_D_TOTAL:
+            from_total = load_rows(d_total, at_cell, cell)
         mean = tl.load(moments + r, mask=r < R, other=0.0)
         scale = tl.load(moments + R + r, mask=r < R, other=0.0)
-        unit = tl.where(cell, (x - mean[:, None]) * scale[:, None], 0.0)
+        x_hat = tl.where(cell, (x - mean[:, None]) * scale[:, None], 0.0)
         if PARAMS:
-            dw += pull * unit
-            db += pull
-        back = norm_pull(pull * w, unit, scale, D)
-        if LATER:
-            back += later
+            dw += grad * x_hat
+            db += grad
+        d_sum = layer_norm_backward(grad * w, x_hat, scale, D)
+        if HAS_D_TOTAL:
+            d_sum += from_total
             if PARAMS:
-                d_shift += tl.where(cell, back, 0.0)
-        tl.store(dx + place, back.to(dx.dtype.element_ty), mask=cell)
-        if APART:
-            tl.store(d_more + place, back.to(d_more.dtype.element_ty), mask=cell)
+                d_shift += tl.where(cell, d_sum, 0.0)
+        tl.store(dx + at_cell, d_sum.to(dx.dtype.element_ty), mask=cell)
+        if SEPARATE:
+            tl.store(d_more + at_cell, d_sum.to(d_more.dtype.element_ty), mask=cell)
     if PARAMS:
         at = sums + program * 3 * D + c
         tl.store(at, tl.sum(dw, axis=0), mask=c < D)

@@ -1,7 +1,8 @@
 """The overlap pool, second half: attention over a token's copies, mixed with their mean.
 
-Between the halves are the query's two linear maps. No (B, K, O, D) is ever laid out. The way back
-takes whole rows first, whose norm ties all heads together; then heads apart, one warp a token.
+Between the halves are the query's two linear maps. No tensor (B, K, O, D) is ever stored. The
+backward pass first takes whole rows, since their norm couples all heads, then each head on its own,
+one warp a token.
 
 Shapes: B series, K tokens, N windows, W window, S stride, O copies, D width, H heads, d = D / H;
 sizes with _ are rounded up to powers of two.
@@ -20,41 +21,50 @@ from progmem.config import ModelConfig
 from progmem.ops import compute_dtype
 from progmem.ops.fused.overlap_means import (
     TOKENS,
-    means,
-    place_of,
-    room_for,
-    row_at,
-    score_of,
+    allocate_rows,
+    copy_index,
+    copy_means,
+    copy_score,
+    load_copy,
     sizes_of,
 )
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import apply, column_sums, divided, norm_pull, normed, row_of, rows_at
+from progmem.ops.fused.tiles import (
+    apply,
+    column_sums,
+    divmod32,
+    layer_norm_backward,
+    load_row_vector,
+    load_rows,
+    standardize,
+)
 from progmem.ops.layers import linear, linear_gelu
 from progmem.ops.overlap_pool import PoolWeights
 
-ROWS, PROGRAMS = 4, 528  # of the mixture: tokens at a time, programs with sums of their own
+ROWS, PROGRAMS = 4, 528  # of the mixture: tokens at a time, programs with partial sums
 BACK_TOKENS, TOKEN_PROGRAMS = 1, 4224  # of the attention
 
 
 def overlap_pool(rows: Tensor, exists: Tensor, weights: PoolWeights, *, cfg: ModelConfig) -> Tensor:
     """`progmem.ops.overlap_pool.overlap_pool` of windows that overlap."""
-    choice, S, dtype = weights.attentive, cfg.stride, compute_dtype(weights.value)
-    assert choice is not None
-    skip, mean, rows = means(rows, exists, choice.taps, stride=S, dtype=dtype)
-    keys_and_values = torch.cat([choice.key, weights.value])  # one product for two
+    attention, S, dtype = weights.attention, cfg.stride, compute_dtype(weights.value)
+    assert attention is not None
+    skip, mean, rows = copy_means(rows, exists, attention.taps, stride=S, dtype=dtype)
+    keys_and_values = torch.cat([attention.key, weights.value])  # one product for both
     projected = F.linear(rows, keys_and_values)
-    query = linear(linear_gelu(mean, choice.fc1, choice.fc1_bias), choice.fc2, choice.fc2_bias)
-    return attended(
-        query, projected, skip, exists, choice.bias, weights.value_bias, weights.gamma,
+    hidden = linear_gelu(mean, attention.fc1, attention.fc1_bias)
+    query = linear(hidden, attention.fc2, attention.fc2_bias)
+    return attend_copies(
+        query, projected, skip, exists, attention.bias, weights.value_bias, weights.gamma,
         weights.skip_gate, stride=S, eps=weights.eps,
     )  # fmt: skip
 
 
 def supports(rows: Tensor, exists: Tensor, weights: PoolWeights, *, cfg: ModelConfig) -> bool:
-    return weights.attentive is not None
+    return weights.attention is not None
 
 
-def attended(
+def attend_copies(
     query: Tensor,
     rows: Tensor,
     skip: Tensor,
@@ -76,9 +86,9 @@ def attended(
         shift: of the values, (D,).
     """
     out: Tensor = apply(
-        _Attended,
+        _AttendCopies,
         query, rows, skip, exists, bias, shift, gamma, skip_gate, stride, eps,
-        torch.is_grad_enabled(),  # inside it never is
+        torch.is_grad_enabled(),  # inside the function it never is
     )  # fmt: skip
     return out
 
@@ -87,7 +97,7 @@ def _scales(sizes: dict[str, int]) -> tuple[float, float]:
     return sizes["d"] ** -0.5, sizes["O"] ** -0.5
 
 
-class _Attended(torch.autograd.Function):
+class _AttendCopies(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -109,7 +119,7 @@ class _Attended(torch.autograd.Function):
         B, K, _ = exists.shape
         mean = torch.empty_like(query) if keep else query  # over the copies
         lse = query.new_empty(B, K, len(bias) if keep else 0, dtype=torch.float32)
-        _attended_forward[(triton.cdiv(B * K, TOKENS),)](
+        _attend_copies_forward[(triton.cdiv(B * K, TOKENS),)](
             query, rows, skip, exists.view(torch.uint8), bias, shift, gamma, skip_gate, out, mean,
             lse, B, eps, *_scales(sizes), **sizes, KEEP=keep,
         )  # fmt: skip
@@ -119,15 +129,15 @@ class _Attended(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         query, rows, skip, exists, bias, shift, gamma, skip_gate, mean, lse = ctx.saved_tensors
         stride, eps = ctx.settings
-        layer = Pooled(gamma, skip_gate, shift, eps)
-        pull, d_skip, (d_gamma, d_gate, d_shift) = run_mix_backward(
-            back.contiguous(), mean, skip, layer, copies=exists.shape[2]
+        layer = MixWeights(gamma, skip_gate, shift, eps)
+        d_mean, d_skip, (d_gamma, d_gate, d_shift) = run_mix_backward(
+            d_out.contiguous(), mean, skip, layer, copies=exists.shape[2]
         )
         d_query, d_rows, d_bias = run_attend_backward(
-            pull, query, rows, exists, bias, mean, lse, stride=stride
+            d_mean, query, rows, exists, bias, mean, lse, stride=stride
         )
         return (
             d_query, d_rows, d_skip, None, d_bias.to(bias.dtype), d_shift.to(shift.dtype),
@@ -135,8 +145,8 @@ class _Attended(torch.autograd.Function):
         )  # fmt: skip
 
 
-class Pooled(NamedTuple):
-    """What the attended mean goes through: A = gamma LN(O^-1/2 (mean + shift)), mixed with S."""
+class MixWeights(NamedTuple):
+    """Weights of A = gamma LN(O^-1/2 (mean + shift)), mixed with S by the skip gate."""
 
     gamma: Tensor  # (D,)
     skip_gate: Tensor  # (D,)
@@ -145,22 +155,22 @@ class Pooled(NamedTuple):
 
 
 def run_mix_backward(
-    back: Tensor, mean: Tensor, skip: Tensor, layer: Pooled, *, copies: int
+    d_out: Tensor, mean: Tensor, skip: Tensor, layer: MixWeights, *, copies: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of ``mean`` and ``skip`` (B, K, D), and of gamma, gate and shift, (3, D)."""
     R, D = mean.numel() // mean.shape[-1], mean.shape[-1]
-    pull, d_skip = torch.empty_like(mean), torch.empty_like(skip)
+    d_mean, d_skip = torch.empty_like(mean), torch.empty_like(skip)
     programs = min(PROGRAMS, triton.cdiv(R, ROWS))
     sums = mean.new_empty(programs, 3, D, dtype=torch.float32)
     _mix_backward[(programs,)](
-        back, mean, skip, *layer, copies**-0.5, pull, d_skip, sums, R,
+        d_out, mean, skip, *layer, copies**-0.5, d_mean, d_skip, sums, R,
         D=D, D_=triton.next_power_of_2(D), ROWS=ROWS,
     )  # fmt: skip
-    return pull, d_skip, column_sums(sums)
+    return d_mean, d_skip, column_sums(sums)
 
 
 def run_attend_backward(
-    pull: Tensor,
+    d_mean: Tensor,
     query: Tensor,
     rows: Tensor,
     exists: Tensor,
@@ -173,52 +183,52 @@ def run_attend_backward(
     """Gradients of the queries, of the rows' keys and values, and of the scores' bias (H, O)."""
     B, K, D = query.shape
     sizes = sizes_of(rows[..., :D], exists, stride, len(bias)) | {"TOKENS": BACK_TOKENS}
-    d_query, d_rows = torch.empty_like(query), room_for(rows, sizes)
+    d_query, d_rows = torch.empty_like(query), allocate_rows(rows, sizes)
     programs = min(TOKEN_PROGRAMS, triton.cdiv(B * K, BACK_TOKENS))
     d_bias = rows.new_empty(programs, *bias.shape, dtype=torch.float32)
     _attend_backward[(programs,)](
-        pull, query, rows, exists.view(torch.uint8), bias, mean, lse, d_query, d_rows, d_bias, B,
+        d_mean, query, rows, exists.view(torch.uint8), bias, mean, lse, d_query, d_rows, d_bias, B,
         sizes["d"] ** -0.5, **sizes, num_warps=1,
     )  # fmt: skip
     return d_query, d_rows, column_sums(d_bias)
 
 
 @triton.jit
-def _unit(mean, inside, eps, D: tl.constexpr):
+def _standardize(mean, inside, eps, D: tl.constexpr):
     """Rows (TOKENS, H, d) normalised."""
-    level = tl.sum(tl.sum(mean, axis=2), axis=1) / D
-    centred = tl.where(inside[None], mean - level[:, None, None], 0.0)
+    average = tl.sum(tl.sum(mean, axis=2), axis=1) / D
+    centred = tl.where(inside[None], mean - average[:, None, None], 0.0)
     scale = 1 / tl.sqrt(tl.sum(tl.sum(centred * centred, axis=2), axis=1) / D + eps)
     return centred * scale[:, None, None]
 
 
 @triton.jit
 def _attend(
-    q, rows, bias, by_width, token, b, exists, h, inner, inside, B, K, N,
+    q, rows, bias, score_scale, token, b, exists, h, inner, inside, B, K, N,
     W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, TOKENS: tl.constexpr,
 ):  # fmt: skip
     """Weighted mean of the copies, (TOKENS, H, d), and log of the weights' sum, (TOKENS, H)."""
-    most = tl.full((TOKENS, H_), -3.0e38, tl.float32)
+    row_max = tl.full((TOKENS, H_), -3.0e38, tl.float32)
     total = tl.zeros((TOKENS, H_), tl.float32)
-    made = tl.zeros((TOKENS, H_, d_), tl.float32)
+    acc = tl.zeros((TOKENS, H_, d_), tl.float32)
     for r in tl.static_range(O):
-        row, there, _ = place_of(token, r, b, exists, B, K, N, W, S, O)
-        k = row_at(rows, row, there, inner, inside, 2 * H * d)
-        v = row_at(rows + H * d, row, there, inner, inside, 2 * H * d)
-        score = score_of(q, k, bias, by_width, h, r, there, H, O)
-        above = tl.maximum(most, score)
-        fade, weight = tl.exp(most - above), tl.exp(score - above)
-        made = made * fade[:, :, None] + weight[:, :, None] * v
-        total = total * fade + weight
-        most = above
-    return made / total[:, :, None], most + tl.log(total)
+        row, there, _ = copy_index(token, r, b, exists, B, K, N, W, S, O)
+        k = load_copy(rows, row, there, inner, inside, 2 * H * d)
+        v = load_copy(rows + H * d, row, there, inner, inside, 2 * H * d)
+        score = copy_score(q, k, bias, score_scale, h, r, there, H, O)
+        new_max = tl.maximum(row_max, score)
+        rescale, weight = tl.exp(row_max - new_max), tl.exp(score - new_max)
+        acc = acc * rescale[:, :, None] + weight[:, :, None] * v
+        total = total * rescale + weight
+        row_max = new_max
+    return acc / total[:, :, None], row_max + tl.log(total)
 
 
 @kernel("B", "K", "N")
-def _attended_forward(
+def _attend_copies_forward(
     query, rows, skip, exists, bias, shift, gamma, skip_gate, out, mean, lse, B, eps,
-    by_width, by_copies, K, N,
+    score_scale, copies_scale, K, N,
     W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr, KEEP: tl.constexpr,
@@ -228,53 +238,54 @@ def _attended_forward(
     inner = h[:, None] * d + e[None, :]
     inside = (h < H)[:, None] & (e < d)[None, :]
     live = token < B * K
-    q = row_at(query, token, live, inner, inside, H * d)
-    b, _ = divided(token, K)
-    made, norm = _attend(
-        q, rows, bias, by_width, token, b, exists, h, inner, inside, B,
+    q = load_copy(query, token, live, inner, inside, H * d)
+    b, _ = divmod32(token, K)
+    acc, norm = _attend(
+        q, rows, bias, score_scale, token, b, exists, h, inner, inside, B,
         K, N, W, S, O, H, d, H_, d_, TOKENS,
     )  # fmt: skip
     at = token[:, None, None] * H * d + inner[None]
     whole = live[:, None, None] & inside[None]
     if KEEP:
-        tl.store(mean + at, made.to(mean.dtype.element_ty), mask=whole)
+        tl.store(mean + at, acc.to(mean.dtype.element_ty), mask=whole)
         where = live[:, None] & (h < H)[None, :]
         tl.store(lse + token[:, None] * H + h[None, :], norm, mask=where)
-    made += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
-    unit = _unit(made * by_copies, inside, eps, H * d)
+    acc += tl.load(shift + inner, mask=inside, other=0.0).to(tl.float32)[None]
+    x_hat = _standardize(acc * copies_scale, inside, eps, H * d)
     scale = tl.load(gamma + inner, mask=inside, other=0.0).to(tl.float32)
     gate = tl.load(skip_gate + inner, mask=inside, other=0.0).to(tl.float32)
     gate = 1 / (1 + tl.exp(-gate))
-    plain = row_at(skip, token, live, inner, inside, H * d)
-    result = plain + gate[None] * (scale[None] * unit - plain)
+    skip_row = load_copy(skip, token, live, inner, inside, H * d)
+    result = skip_row + gate[None] * (scale[None] * x_hat - skip_row)
     tl.store(out + at, result.to(out.dtype.element_ty), mask=whole)
 
 
 @kernel("R")
 def _mix_backward(
-    back, mean, skip, gamma, skip_gate, shift, eps, by_copies, pull, d_skip, sums, R,
+    d_out, mean, skip, gamma, skip_gate, shift, eps, copies_scale, d_mean, d_skip, sums, R,
     D: tl.constexpr, D_: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     c = tl.arange(0, D_)
-    scale, level = row_of(gamma, c, D), row_of(shift, c, D)
-    gate = 1 / (1 + tl.exp(-row_of(skip_gate, c, D)))
+    scale, shift_row = load_row_vector(gamma, c, D), load_row_vector(shift, c, D)
+    gate = 1 / (1 + tl.exp(-load_row_vector(skip_gate, c, D)))
     d_scale = tl.zeros((ROWS, D_), tl.float32)
     d_gate = tl.zeros((ROWS, D_), tl.float32)
     d_shift = tl.zeros((ROWS, D_), tl.float32)
     for start in range(tl.program_id(0) * ROWS, R, tl.num_programs(0) * ROWS):
         r = (start + tl.arange(0, ROWS)).to(tl.int64)
         at, cell = r[:, None] * D + c[None, :], (r < R)[:, None] & (c < D)[None, :]
-        made, plain = rows_at(mean, at, cell), rows_at(skip, at, cell)
-        down = rows_at(back, at, cell)
-        made = tl.where(cell, (made + level) * by_copies, 0.0)
-        unit, _, spread = normed(made, cell, eps, D)
-        d_gate += down * (scale * unit - plain)
-        tl.store(d_skip + at, (down * (1 - gate)).to(d_skip.dtype.element_ty), mask=cell)
-        down = down * gate
-        d_scale += down * unit
-        down = tl.where(cell, norm_pull(down * scale, unit, spread * by_copies, D), 0.0)
-        d_shift += down
-        tl.store(pull + at, down.to(pull.dtype.element_ty), mask=cell)
+        acc, skip_row = load_rows(mean, at, cell), load_rows(skip, at, cell)
+        grad = load_rows(d_out, at, cell)
+        acc = tl.where(cell, (acc + shift_row) * copies_scale, 0.0)
+        x_hat, _, inv_std = standardize(acc, cell, eps, D)
+        d_gate += grad * (scale * x_hat - skip_row)
+        tl.store(d_skip + at, (grad * (1 - gate)).to(d_skip.dtype.element_ty), mask=cell)
+        grad = grad * gate
+        d_scale += grad * x_hat
+        grad = layer_norm_backward(grad * scale, x_hat, inv_std * copies_scale, D)
+        grad = tl.where(cell, grad, 0.0)
+        d_shift += grad
+        tl.store(d_mean + at, grad.to(d_mean.dtype.element_ty), mask=cell)
     at = sums + tl.program_id(0) * 3 * D + c
     tl.store(at, tl.sum(d_scale, axis=0), mask=c < D)
     of_gate = tl.sum(d_gate * (gate * (1 - gate)), axis=0)
@@ -284,7 +295,7 @@ def _mix_backward(
 
 @kernel("B", "K", "N")
 def _attend_backward(
-    pull, query, rows, exists, bias, mean, lse, d_query, d_rows, bias_sums, B, by_width, K, N,
+    d_mean, query, rows, exists, bias, mean, lse, d_query, d_rows, bias_sums, B, score_scale, K, N,
     W: tl.constexpr, S: tl.constexpr, O: tl.constexpr,
     H: tl.constexpr, d: tl.constexpr, H_: tl.constexpr, d_: tl.constexpr, O_: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -298,28 +309,28 @@ def _attend_backward(
     for start in range(program * TOKENS, B * K, tl.num_programs(0) * TOKENS):
         token = (start + tl.arange(0, TOKENS)).to(tl.int64)
         live = token < B * K
-        q = row_at(query, token, live, inner, inside, D)
-        down = row_at(pull, token, live, inner, inside, D)
-        made = row_at(mean, token, live, inner, inside, D)
+        q = load_copy(query, token, live, inner, inside, D)
+        grad = load_copy(d_mean, token, live, inner, inside, D)
+        acc = load_copy(mean, token, live, inner, inside, D)
         where = live[:, None] & (h < H)[None, :]
         norm = tl.load(lse + token[:, None] * H + h[None, :], mask=where, other=0.0)
-        total = tl.sum(down * made, axis=2)  # (TOKENS, H)
-        b, _ = divided(token, K)
+        total = tl.sum(grad * acc, axis=2)  # (TOKENS, H)
+        b, _ = divmod32(token, K)
         dq = tl.zeros((TOKENS, H_, d_), tl.float32)
         for r in tl.static_range(O):
-            row, there, is_row = place_of(token, r, b, exists, B, K, N, W, S, O)
-            k = row_at(rows, row, there, inner, inside, 2 * D)
-            v = row_at(rows + D, row, there, inner, inside, 2 * D)
-            score = score_of(q, k, bias, by_width, h, r, there, H, O)
+            row, there, is_row = copy_index(token, r, b, exists, B, K, N, W, S, O)
+            k = load_copy(rows, row, there, inner, inside, 2 * D)
+            v = load_copy(rows + D, row, there, inner, inside, 2 * D)
+            score = copy_score(q, k, bias, score_scale, h, r, there, H, O)
             weight = tl.where(there[:, None], tl.exp(score - norm), 0.0)
-            slope = weight * (tl.sum(down * v, axis=2) - total)
-            d_bias += tl.where((o == r)[None, :], tl.sum(slope, axis=0)[:, None], 0.0)
-            slope = slope * by_width
-            dq += slope[:, :, None] * k
+            d_score = weight * (tl.sum(grad * v, axis=2) - total)
+            d_bias += tl.where((o == r)[None, :], tl.sum(d_score, axis=0)[:, None], 0.0)
+            d_score = d_score * score_scale
+            dq += d_score[:, :, None] * k
             at_row = d_rows + row[:, None, None] * 2 * D + inner[None]
             where = is_row[:, None, None] & inside[None]
-            tl.store(at_row, (slope[:, :, None] * q).to(d_rows.dtype.element_ty), mask=where)
-            dv = (weight[:, :, None] * down).to(d_rows.dtype.element_ty)
+            tl.store(at_row, (d_score[:, :, None] * q).to(d_rows.dtype.element_ty), mask=where)
+            dv = (weight[:, :, None] * grad).to(d_rows.dtype.element_ty)
             tl.store(at_row + D, dv, mask=where)
         at = d_query + token[:, None, None] * D + inner[None]
         whole = live[:, None, None] & inside[None]

@@ -1,8 +1,9 @@
-"""Kernels made side by side, before they are first run.
+"""Kernels compiled in parallel, before they are first launched.
 
-Triton makes a kernel when it is first launched: one after the other, most of a minute for a
-training step on a machine that never made them. So whoever is about to warm something up runs it
-once with nothing launched: every kernel it would launch is made, in threads, for what it is given.
+Triton compiles a kernel when it is first launched, one after the other: most of a minute for a
+training step on a machine with an empty cache. Before a warm-up the call is therefore run once
+without launching anything: every kernel that it would launch is compiled for its arguments, in
+threads.
 """
 
 import os
@@ -17,76 +18,77 @@ import triton
 from torch import Tensor
 
 
-class Making:
-    """Makes what is launched where ``here`` holds, each kind of it once."""
+class Precompiler:
+    """Compiles the kernels whose launch is requested where ``here`` holds, each variant once."""
 
     def __init__(self, here: Callable[[], bool], pool: Executor) -> None:
         self.here = here
         self.pool = pool
-        self.begun: set[tuple[Any, ...]] = set()
+        self.seen: set[tuple[Any, ...]] = set()
 
-    def __call__(self, function: Any, *given: Any, **options: Any) -> None:
-        kind = function, *_kinds(function, given, options)
-        if kind not in self.begun:
-            self.begun.add(kind)
-            types = [x.dtype if isinstance(x, Tensor) and _aligned(x) else x for x in given]
+    def __call__(self, function: Any, *args: Any, **options: Any) -> None:
+        variant = function, *_specialization(function, args, options)
+        if variant not in self.seen:
+            self.seen.add(variant)
+            types = [x.dtype if isinstance(x, Tensor) and _aligned(x) else x for x in args]
             device = torch.cuda.current_device() if torch.cuda.is_available() else -1
-            self.pool.submit(_make, function, types, options, device)
+            self.pool.submit(_compile, function, types, options, device)
 
 
 class Kernel:
-    """A compiled function as Triton's, launched by ``kernel[grid](...)``."""
+    """A Triton kernel, launched by ``kernel[grid](...)`` unless kernels are being precompiled."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        making = _making
-        if making is not None and making.here():
-            return partial(making, self.function)
+        precompiler = _precompiler
+        if precompiler is not None and precompiler.here():
+            return partial(precompiler, self.function)
         launch: Callable[..., Any] = self.function[grid]
         return launch
 
 
-_making: Making | None = None  # every thread's: backward passes run in threads of their own
+_precompiler: Precompiler | None = None  # of all threads: backward passes run in other threads
 
 
 def kernel(*sizes: str) -> Callable[[Callable[..., None]], Kernel]:
-    """`triton.jit` for what is launched; other values of ``sizes`` make no kernel of their own."""
+    """`triton.jit` of a kernel that is not specialised to the values of ``sizes``."""
     return lambda function: Kernel(triton.jit(function, do_not_specialize=sizes))
 
 
 @contextmanager
-def made_ahead(here: Callable[[], bool]) -> Iterator[None]:
-    """Launches inside for which ``here`` holds make their kernels and run nothing.
+def precompile(here: Callable[[], bool]) -> Iterator[None]:
+    """Inside, launches for which ``here`` holds compile their kernels and run nothing.
 
-    What they would have written stays as it was, so nothing that comes of it may be used. What
-    cannot be made says so when it is launched.
+    Their outputs are not written, so no result may be used. A kernel that cannot be compiled
+    raises its error when it is launched later.
     """
-    global _making
+    global _precompiler
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        _making = Making(here, pool)
+        _precompiler = Precompiler(here, pool)
         try:
             yield
         finally:
-            _making = None
+            _precompiler = None
 
 
-def _make(function: Any, types: list[Any], options: dict[str, Any], device: int) -> None:
+def _compile(function: Any, types: list[Any], options: dict[str, Any], device: int) -> None:
     with torch.cuda.device(device):
-        made = function.warmup(*types, grid=(1,), **options)
-        triton.runtime.driver.active.launcher_cls(made.src, made.metadata)  # its file is kept
+        compiled = function.warmup(*types, grid=(1,), **options)
+        # building the launcher puts its file into Triton's cache
+        triton.runtime.driver.active.launcher_cls(compiled.src, compiled.metadata)
 
 
-def _kinds(function: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Iterator[Any]:
-    """What kernels are made for: types, and values of constants."""
-    known = {p.name: p for p in function.params}
-    for name, x in (dict(zip(known, given, strict=False)) | options).items():
-        if name not in known or known[name].is_constexpr:
+def _specialization(function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Iterator[Any]:
+    """What Triton specialises a kernel to: types, alignment, and the values of constants."""
+    params = {p.name: p for p in function.params}
+    for name, x in (dict(zip(params, args, strict=False)) | options).items():
+        if name not in params or params[name].is_constexpr:
             yield x
         elif isinstance(x, Tensor):
             yield x.dtype, _aligned(x)
-        elif isinstance(x, int) and not known[name].do_not_specialize:
+        elif isinstance(x, int) and not params[name].do_not_specialize:
             yield x == 1, x % 16 == 0, x.bit_length() > 31
         else:
             yield type(x)

@@ -1,8 +1,8 @@
 """Attention over a few keys: scores, softmax and weighted sum of one window in registers.
 
-Library kernels are made for hundreds of keys; with the six tokens of a window they spend their
-time on padding. Here a program takes one head of several windows and packs them into one small
-product, of which the blocks on the diagonal count.
+Library kernels are tuned for hundreds of keys; with the six tokens of a window they mostly compute
+padding. Here a program takes one head of several windows and packs them into one small product, of
+which only the blocks on the diagonal are used.
 
 Shapes: B series, N windows, H heads, T queries, F first keys, J other keys, d width of a head;
 G windows of a program, R = G T packed rows, C = G (F + J) packed columns; sizes with _ are rounded
@@ -21,10 +21,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.tiles import apply, divided
+from progmem.ops.fused.tiles import apply, divmod32
 
-MOST_QUERIES, MOST_KEYS, WIDEST = 64, 64, 128  # WIDEST: of a head
-TILES = 5  # of queries, keys, values and gradients, in fast memory at a time
+MAX_QUERIES, MAX_KEYS, MAX_WIDTH = 64, 64, 128  # WIDEST: of a head
+TILES = 5  # of queries, keys, values and gradients, in shared memory at a time
 FEW_WINDOWS = 4096  # up to here fewer, larger programs are faster
 
 
@@ -48,157 +48,158 @@ def attend(
         first = None if first is None else (first[0].unsqueeze(1), first[1].unsqueeze(1))
     if first is None:
         first = k[:, :, :, :0], v[:, :, :, :0]
-    out: Tensor = apply(_Attend, q, *first, k, v, mask, causal)
+    out: Tensor = apply(_ShortAttention, q, *first, k, v, mask, causal)
     out = out.transpose(2, 3)
     return out if whole else out.squeeze(1)
 
 
 def supports(q: Tensor, k: Tensor, *_: Any, first: Any = None, **__: Any) -> bool:
-    """Whether `attend` takes these."""
+    """Whether `attend` can compute these."""
     keys = k.shape[-2] + (0 if first is None else first[0].shape[-2])
-    return q.dim() in (4, 5) and takes(q.shape[-2], keys, q.shape[-1])
+    return q.dim() in (4, 5) and supports_sizes(q.shape[-2], keys, q.shape[-1])
 
 
-def takes(queries: int, keys: int, width: int) -> bool:
+def supports_sizes(queries: int, keys: int, width: int) -> bool:
     """Whether so many queries over so many keys, with heads of ``width``, are few enough."""
-    if queries > MOST_QUERIES or keys > MOST_KEYS or width > WIDEST:
+    if queries > MAX_QUERIES or keys > MAX_KEYS or width > MAX_WIDTH:
         return False
-    tile = 4 * _power(max(queries, keys)) * _power(width)  # bytes; float32 needs most
-    return TILES * tile <= _shared()
+    tile = 4 * _padded_size(max(queries, keys)) * _padded_size(width)  # bytes; float32 needs most
+    return TILES * tile <= _shared_memory()
 
 
-class Given(NamedTuple):
-    """What the kernels take; the last axis of every tensor is dense."""
+class Inputs(NamedTuple):
+    """Inputs of the kernels; the last axis of every tensor is dense."""
 
     q: Tensor  # (B, N, H, T, d)
     first_k: Tensor  # (B, N, H, F, d)
     first_v: Tensor  # (B, N, H, F, d)
     k: Tensor  # (B, N, H, J, d)
     v: Tensor  # (B, N, H, J, d)
-    mask: Tensor | None  # (B, N, T, F+J), True where a query may look; strides of 0 are welcome
+    mask: Tensor | None  # (B, N, T, F+J), True where a query may look; strides may be 0
     causal: bool = False  # the last query sees all of k, each one before it one key less
 
 
-class _Attend(torch.autograd.Function):
+class _ShortAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        ctx.settings = given[6:]
-        B, N, H, T, d = given[0].shape
-        out = given[0].new_empty(B, N, T, H, d)  # joining the heads then moves nothing
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        ctx.settings = inputs[6:]
+        B, N, H, T, d = inputs[0].shape
+        out = inputs[0].new_empty(B, N, T, H, d)  # merging the heads is then a view
         lse = out.new_empty(B, N, T, H, dtype=torch.float32)
-        run_forward(Given(*given), out=out, lse=lse)
-        ctx.save_for_backward(*given[:6], out, lse)
+        run_forward(Inputs(*inputs), out=out, lse=lse)
+        ctx.save_for_backward(*inputs[:6], out, lse)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, back: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, out, lse = ctx.saved_tensors
-        given = Given(*tensors, *ctx.settings)
+        inputs = Inputs(*tensors, *ctx.settings)
         keys = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
-        B, N, H, T, d = given.q.shape
-        F, J = given.first_k.shape[3], given.k.shape[3] if keys else 0
-        made = [given.q.new_empty(B, N, rows, H, d) for rows in (T, F, F, J, J)]
-        run_backward(given, out=out, lse=lse, back=back, made=made, keys=keys)
-        dq, dfk, dfv, dk, dv = (t.transpose(2, 3) for t in made)
+        B, N, H, T, d = inputs.q.shape
+        F, J = inputs.first_k.shape[3], inputs.k.shape[3] if keys else 0
+        grads = [inputs.q.new_empty(B, N, rows, H, d) for rows in (T, F, F, J, J)]
+        run_backward(inputs, out=out, lse=lse, d_out=d_out, grads=grads, keys=keys)
+        dq, dfk, dfv, dk, dv = (t.transpose(2, 3) for t in grads)
         return dq, dfk, dfv, *((dk, dv) if keys else (None, None)), None, None
 
 
-def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
+def run_forward(inputs: Inputs, *, out: Tensor, lse: Tensor) -> None:
     """Write the result (B, N, T, H, d) and the log of the softmax' sums (B, N, T, H), dense."""
-    B, N, _, _, d = given.q.shape
-    arguments, sizes = _arguments(given)
-    _short_attention_forward[_grid(given, sizes)](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
+    B, N, _, _, d = inputs.q.shape
+    arguments, sizes = _arguments(inputs)
+    _short_attention_forward[_grid(inputs, sizes)](*arguments, out, lse, d**-0.5, B * N, N, **sizes)
 
 
 def run_backward(
-    given: Given,
+    inputs: Inputs,
     *,
     out: Tensor,
     lse: Tensor,
-    back: Tensor,
-    made: list[Tensor],
+    d_out: Tensor,
+    grads: list[Tensor],
     keys: bool = True,
-    more: tuple[Tensor, Tensor] | None = None,
-    onto: int | None = None,
+    add_to_first: tuple[Tensor, Tensor] | None = None,
+    accumulate_from: int | None = None,
 ) -> None:
     """Write the gradients of q, first keys, first values and, if ``keys``, keys and values.
 
-    ``back`` and each of ``made`` are (B, N, rows, H, d), the heads of ``made`` dense. With one
-    window ``more`` (B, 1, F, H, d) is added to the gradients of the first keys and values. From
-    number ``onto`` on, the gradients of keys and values are added to what is there.
+    ``d_out`` and each of ``grads`` are (B, N, rows, H, d), the heads of ``grads`` dense. With one
+    window ``add_to_first`` (B, 1, F, H, d) is added to the gradients of the first keys and values.
+    From index ``accumulate_from`` on, gradients of keys and values are added to those in ``grads``.
     """
-    B, N, _, _, d = given.q.shape
-    if back.stride(-1) != 1:
-        back = back.contiguous()
-    arguments, sizes = _arguments(given)
-    window = 0 if N == 1 else 1  # the axis that tells windows apart
+    B, N, _, _, d = inputs.q.shape
+    if d_out.stride(-1) != 1:
+        d_out = d_out.contiguous()
+    arguments, sizes = _arguments(inputs)
+    window = 0 if N == 1 else 1  # the axis whose stride separates windows
     align = sizes["ALIGN"]
-    _short_attention_backward[_grid(given, sizes)](
-        *arguments, out, lse, d**-0.5, *with_steps([back], (0, 1, 3, 2), align),
-        *with_steps(made, (window, 2), align), *with_steps(more or made[1:3], (0, 2, 3), align),
-        B * N, N, **sizes, KEYS=keys, MORE=more is not None,
-        ONTO=given.k.shape[3] if onto is None else onto,
+    _short_attention_backward[_grid(inputs, sizes)](
+        *arguments, out, lse, d**-0.5, *with_strides([d_out], (0, 1, 3, 2), align),
+        *with_strides(grads, (window, 2), align),
+        *with_strides(add_to_first or grads[1:3], (0, 2, 3), align),
+        B * N, N, **sizes, KEYS=keys, ADD_TO_FIRST=add_to_first is not None,
+        ACCUMULATE_FROM=inputs.k.shape[3] if accumulate_from is None else accumulate_from,
     )  # fmt: skip
 
 
-def _grid(given: Given, sizes: dict[str, Any]) -> tuple[int]:
-    """One axis, as the others end at 65,535; neighbours read one row's heads."""
-    B, N, H, _, _ = given.q.shape
+def _grid(inputs: Inputs, sizes: dict[str, Any]) -> tuple[int]:
+    """One axis, as others are limited to 65,535; adjacent programs read heads of the same rows."""
+    B, N, H, _, _ = inputs.q.shape
     return (H * triton.cdiv(B * N, sizes["G"]),)
 
 
 @cache
-def _shared() -> int:
-    """Bytes of fast memory that a program can have."""
+def _shared_memory() -> int:
+    """Bytes of shared memory that a program can have."""
     if not torch.cuda.is_available():
         return 2**17
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
     return int(getattr(found, "shared_memory_per_block_optin", 0))
 
 
-def _power(x: int) -> int:
+def _padded_size(x: int) -> int:
     return max(16, int(triton.next_power_of_2(x)))  # products take no less
 
 
-def rows_and_sizes(given: Given, axes: Sequence[int]) -> tuple[list[Any], dict[str, Any]]:
-    """Queries, keys and values with their steps along ``axes``, and compile-time sizes."""
-    H, T, d = given.q.shape[2:]
-    align = math.gcd(d, 8)  # rows of a projection are whole heads, so every step is
-    assert all(t.stride(-1) == 1 for t in given[:5])
-    assert all(t.stride(axis) % align == 0 for t in given[:5] for axis in axes)
-    F, J = given.first_k.shape[3], given.k.shape[3]
+def rows_and_sizes(inputs: Inputs, axes: Sequence[int]) -> tuple[list[Any], dict[str, Any]]:
+    """Queries, keys and values with their strides along ``axes``, and compile-time sizes."""
+    H, T, d = inputs.q.shape[2:]
+    align = math.gcd(d, 8)  # rows consist of whole heads, so it divides every stride
+    assert all(t.stride(-1) == 1 for t in inputs[:5])
+    assert all(t.stride(axis) % align == 0 for t in inputs[:5] for axis in axes)
+    F, J = inputs.first_k.shape[3], inputs.k.shape[3]
     sizes = {"T": T, "F": F, "J": J, "H": H, "d": d, "ALIGN": align}
-    return with_steps(given[:5], axes, align), sizes
+    return with_strides(inputs[:5], axes, align), sizes
 
 
-def with_steps(tensors: Sequence[Tensor], axes: Sequence[int], align: int) -> list[Any]:
-    """Each tensor and its steps along ``axes``, in units of ``align``."""
+def with_strides(tensors: Sequence[Tensor], axes: Sequence[int], align: int) -> list[Any]:
+    """Each tensor and its strides along ``axes``, in units of ``align``."""
     return [x for t in tensors for x in (t, *(t.stride(axis) // align for axis in axes))]
 
 
-def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
-    """What both kernels take first, and their compile-time sizes."""
-    q, mask = given.q, given.mask
-    arguments, sizes = rows_and_sizes(given, (0, 1, 2, 3))
+def _arguments(inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
+    """The first arguments of both kernels, and their compile-time sizes."""
+    q, mask = inputs.q, inputs.mask
+    arguments, sizes = rows_and_sizes(inputs, (0, 1, 2, 3))
     arguments += [q, 0, 0, 0, 0] if mask is None else [mask.view(torch.uint8), *mask.stride()]
     keys = sizes["F"] + sizes["J"]
-    few = q.shape[0] * q.shape[1] <= FEW_WINDOWS
-    G = max(1, (32 if few else 16) // keys)
-    R_, C_ = _power(G * sizes["T"]), _power(G * keys)
+    few_windows = q.shape[0] * q.shape[1] <= FEW_WINDOWS
+    G = max(1, (32 if few_windows else 16) // keys)
+    R_, C_ = _padded_size(G * sizes["T"]), _padded_size(G * keys)
     sizes |= {
-        "d_": _power(sizes["d"]), "G": G, "R_": R_, "C_": C_, "MASKED": mask is not None,
-        "CAUSAL": given.causal, "num_warps": 4 if few or R_ * C_ > 1024 else 1,
+        "d_": _padded_size(sizes["d"]), "G": G, "R_": R_, "C_": C_, "MASKED": mask is not None,
+        "CAUSAL": inputs.causal, "num_warps": 4 if few_windows or R_ * C_ > 1024 else 1,
     }  # fmt: skip
     return arguments, sizes
 
 
 @triton.jit
-def _places(
+def _packed_indices(
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, G: tl.constexpr,
     R_: tl.constexpr, C_: tl.constexpr, windows,
 ):  # fmt: skip
-    """Window (of all) and place in it of the packed rows and columns, and which are there."""
+    """Window and position in it of the packed rows and columns, and which of them exist."""
     row, column = tl.arange(0, R_), tl.arange(0, C_)
     first = (tl.program_id(0) // H).to(tl.int64) * G
     r_window, c_window = first + row // T, first + column // (F + J)
@@ -208,8 +209,8 @@ def _places(
 
 
 @triton.jit
-def _at(x, row, head, e, ALIGN: tl.constexpr):
-    """Where the head's part of some rows lies; steps are in units of ALIGN: loads can be wide."""
+def _address(x, row, head, e, ALIGN: tl.constexpr):
+    """Addresses of one head of some rows; strides are in units of ALIGN, so loads can be wide."""
     return x + ((row[:, None] + head) * ALIGN + e[None, :])
 
 
@@ -219,12 +220,12 @@ def _keys(
     F: tl.constexpr, d: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Packed keys or values, (C, d): the first F of a window, then the others."""
-    b, n = divided(window, N)
+    b, n = divmod32(window, N)
     inside = there[:, None] & (e < d)[None, :]
-    at = _at(other, b * ob + n * on + (j - F) * ot, h * oh, e, ALIGN)
+    at = _address(other, b * ob + n * on + (j - F) * ot, h * oh, e, ALIGN)
     x = tl.load(at, mask=inside & (j >= F)[:, None], other=0.0)
     if F > 0:
-        at = _at(first, b * fb + n * fn + j * ft, h * fh, e, ALIGN)
+        at = _address(first, b * fb + n * fn + j * ft, h * fh, e, ALIGN)
         x += tl.load(at, mask=inside & (j < F)[:, None], other=0.0)
     return x
 
@@ -236,15 +237,15 @@ def _scores(
 ):  # fmt: skip
     """q k' of the packed windows, (R, C); -inf between windows and where a query may not look."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-    open = (r_window[:, None] == c_window[None, :]) & r_there[:, None] & c_there[None, :]
+    visible = (r_window[:, None] == c_window[None, :]) & r_there[:, None] & c_there[None, :]
     if MASKED:
-        b, n = divided(r_window, N)
+        b, n = divmod32(r_window, N)
         row = b * mb + n * mn + t * mt
-        seen = tl.load(mask + row[:, None] + j[None, :] * mj, mask=open, other=0)
-        open = open & (seen != 0)
+        seen = tl.load(mask + row[:, None] + j[None, :] * mj, mask=visible, other=0)
+        visible = visible & (seen != 0)
     if CAUSAL:
-        open = open & ((j[None, :] < F) | (j[None, :] - F <= t[:, None] + J - T))
-    return tl.where(open, score, float("-inf"))
+        visible = visible & ((j[None, :] < F) | (j[None, :] - F <= t[:, None] + J - T))
+    return tl.where(visible, score, float("-inf"))
 
 
 @kernel("windows", "N")
@@ -256,10 +257,10 @@ def _short_attention_forward(
     MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     h, e = tl.program_id(0) % H, tl.arange(0, d_)
-    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
+    r_window, t, r_there, c_window, j, c_there = _packed_indices(T, F, J, H, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
-    b, n = divided(r_window, N)
-    at = _at(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
+    b, n = divmod32(r_window, N)
+    at = _address(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
     rows = tl.load(at, mask=cell, other=0.0)
     keys = _keys(
         fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
@@ -271,80 +272,82 @@ def _short_attention_forward(
         rows, keys, scale, mask, mb, mn, mt, mj, N,
         r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL,
     )  # fmt: skip
-    most = tl.max(score, axis=1)
-    most = tl.where(most == float("-inf"), 0.0, most)  # rows that only fill up
-    weight = tl.exp(score - most[:, None])
+    row_max = tl.max(score, axis=1)
+    row_max = tl.where(row_max == float("-inf"), 0.0, row_max)  # rows that are padding
+    weight = tl.exp(score - row_max[:, None])
     total = tl.maximum(tl.sum(weight, axis=1), 1e-30)
-    made = tl.dot((weight / total[:, None]).to(values.dtype), values, input_precision="ieee")
-    to = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
-    tl.store(to, made.to(out.dtype.element_ty), mask=cell)
-    tl.store(lse + (r_window * T + t) * H + h, most + tl.log(total), mask=r_there)
+    acc = tl.dot((weight / total[:, None]).to(values.dtype), values, input_precision="ieee")
+    to = _address(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
+    tl.store(to, acc.to(out.dtype.element_ty), mask=cell)
+    tl.store(lse + (r_window * T + t) * H + h, row_max + tl.log(total), mask=r_there)
 
 
 @kernel("windows", "N")
 def _short_attention_backward(
     q, qb, qn, qh, qt, fk, fkb, fkn, fkh, fkt, fv, fvb, fvn, fvh, fvt,
     k, kb, kn, kh, kt, v, vb, vn, vh, vt, mask, mb, mn, mt, mj, out, lse, scale,
-    back, gb, gn, gh, gt,
+    d_out, gb, gn, gh, gt,
     dq, dqw, dqt, dfk, dfkw, dfkt, dfv, dfvw, dfvt, dk, dkw, dkt, dv, dvw, dvt,
     mk, mkw, mkt, mkh, mv, mvw, mvt, mvh, windows, N,
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
     d_: tl.constexpr, G: tl.constexpr, R_: tl.constexpr, C_: tl.constexpr, ALIGN: tl.constexpr,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, MORE: tl.constexpr,
-    ONTO: tl.constexpr,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, KEYS: tl.constexpr, ADD_TO_FIRST: tl.constexpr,
+    ACCUMULATE_FROM: tl.constexpr,
 ):  # fmt: skip
     h, e = tl.program_id(0) % H, tl.arange(0, d_)
-    kind = q.dtype.element_ty
-    r_window, t, r_there, c_window, j, c_there = _places(T, F, J, H, G, R_, C_, windows)
+    dtype = q.dtype.element_ty
+    r_window, t, r_there, c_window, j, c_there = _packed_indices(T, F, J, H, G, R_, C_, windows)
     cell = r_there[:, None] & (e < d)[None, :]
-    b, n = divided(r_window, N)
-    at = _at(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
+    b, n = divmod32(r_window, N)
+    at = _address(q, b * qb + n * qn + t * qt, h * qh, e, ALIGN)
     rows = tl.load(at, mask=cell, other=0.0)
-    # everything is asked for before anything is waited for
+    # all loads are issued before the first is needed
     keys = _keys(
         fk, fkb, fkn, fkh, fkt, k, kb, kn, kh, kt, c_window, j, c_there, h, e, N, F, d, ALIGN
     )
     values = _keys(
         fv, fvb, fvn, fvh, fvt, v, vb, vn, vh, vt, c_window, j, c_there, h, e, N, F, d, ALIGN
     )
-    pull = tl.load(_at(back, b * gb + n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0)
-    at = _at(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
-    made = tl.load(at, mask=cell, other=0.0)
+    grad = tl.load(
+        _address(d_out, b * gb + n * gn + t * gt, h * gh, e, ALIGN), mask=cell, other=0.0
+    )
+    at = _address(out, (r_window * T + t) * (H * d // ALIGN), h * (d // ALIGN), e, ALIGN)
+    output = tl.load(at, mask=cell, other=0.0)
     norm = tl.load(lse + (r_window * T + t) * H + h, mask=r_there, other=0.0)
     score = _scores(
         rows, keys, scale, mask, mb, mn, mt, mj, N,
         r_window, t, r_there, c_window, j, c_there, T, F, J, MASKED, CAUSAL,
     )  # fmt: skip
     weight = tl.exp(score - norm[:, None])  # (R, C)
-    total = tl.sum(pull.to(tl.float32) * made.to(tl.float32), axis=1)
-    pull = pull.to(kind)
-    slope = tl.dot(pull, tl.trans(values), input_precision="ieee")
-    slope = (weight * (slope - total[:, None]) * scale).to(kind)  # dL/d(q k')
-    made = tl.dot(slope, keys, input_precision="ieee")
-    to = _at(dq, r_window * dqw + t * dqt, h * (d // ALIGN), e, ALIGN)
-    tl.store(to, made.to(kind), mask=cell)
-    dkey = tl.dot(tl.trans(slope), rows, input_precision="ieee")
-    dvalue = tl.dot(tl.trans(weight.to(kind)), pull, input_precision="ieee")
+    total = tl.sum(grad.to(tl.float32) * output.to(tl.float32), axis=1)
+    grad = grad.to(dtype)
+    d_score = tl.dot(grad, tl.trans(values), input_precision="ieee")
+    d_score = (weight * (d_score - total[:, None]) * scale).to(dtype)  # dL/d(q k')
+    dq_rows = tl.dot(d_score, keys, input_precision="ieee")
+    to = _address(dq, r_window * dqw + t * dqt, h * (d // ALIGN), e, ALIGN)
+    tl.store(to, dq_rows.to(dtype), mask=cell)
+    dkey = tl.dot(tl.trans(d_score), rows, input_precision="ieee")
+    dvalue = tl.dot(tl.trans(weight.to(dtype)), grad, input_precision="ieee")
     inside = c_there[:, None] & (e < d)[None, :]
     if KEYS:
         where = inside & (j >= F)[:, None]
-        to = _at(dk, c_window * dkw + (j - F) * dkt, h * (d // ALIGN), e, ALIGN)
-        if ONTO < J:
-            there = where & (j >= F + ONTO)[:, None]
+        to = _address(dk, c_window * dkw + (j - F) * dkt, h * (d // ALIGN), e, ALIGN)
+        if ACCUMULATE_FROM < J:
+            there = where & (j >= F + ACCUMULATE_FROM)[:, None]
             dkey += tl.load(to, mask=there, other=0.0).to(tl.float32)
-        tl.store(to, dkey.to(kind), mask=where)
-        to = _at(dv, c_window * dvw + (j - F) * dvt, h * (d // ALIGN), e, ALIGN)
-        if ONTO < J:
+        tl.store(to, dkey.to(dtype), mask=where)
+        to = _address(dv, c_window * dvw + (j - F) * dvt, h * (d // ALIGN), e, ALIGN)
+        if ACCUMULATE_FROM < J:
             dvalue += tl.load(to, mask=there, other=0.0).to(tl.float32)
-        tl.store(to, dvalue.to(kind), mask=where)
+        tl.store(to, dvalue.to(dtype), mask=where)
     if F > 0:
         where = inside & (j < F)[:, None]
-        if MORE:
-            at = _at(mk, c_window * mkw + j * mkt, h * mkh, e, ALIGN)
+        if ADD_TO_FIRST:
+            at = _address(mk, c_window * mkw + j * mkt, h * mkh, e, ALIGN)
             dkey += tl.load(at, mask=where, other=0.0).to(tl.float32)
-            at = _at(mv, c_window * mvw + j * mvt, h * mvh, e, ALIGN)
+            at = _address(mv, c_window * mvw + j * mvt, h * mvh, e, ALIGN)
             dvalue += tl.load(at, mask=where, other=0.0).to(tl.float32)
-        to = _at(dfk, c_window * dfkw + j * dfkt, h * (d // ALIGN), e, ALIGN)
-        tl.store(to, dkey.to(kind), mask=where)
-        to = _at(dfv, c_window * dfvw + j * dfvt, h * (d // ALIGN), e, ALIGN)
-        tl.store(to, dvalue.to(kind), mask=where)
+        to = _address(dfk, c_window * dfkw + j * dfkt, h * (d // ALIGN), e, ALIGN)
+        tl.store(to, dkey.to(dtype), mask=where)
+        to = _address(dfv, c_window * dfvw + j * dfvt, h * (d // ALIGN), e, ALIGN)
+        tl.store(to, dvalue.to(dtype), mask=where)

@@ -1,9 +1,8 @@
 """Attention of a few queries over a few keys: one head of a series a program, in one warp.
 
-In a step of the scan the two slots of a window look at ten keys. Products of the tensor cores would
-be mostly padding; here the keys lie in registers and every query goes over them once.
-
-It takes what `short_attention` takes for one window.
+In a step of the scan the two slots of a window attend to ten keys. Products on tensor cores would
+be mostly padding; here the keys are held in registers and every query goes over them once. The
+inputs are those of `short_attention` for one window.
 
 Shapes: B series, H heads, T queries, F first keys, J other keys, d width of a head; sizes with _
 are rounded up to powers of two.
@@ -16,51 +15,53 @@ import triton.language as tl
 from torch import Tensor, uint8
 
 from progmem.ops.fused.precompile import kernel
-from progmem.ops.fused.short_attention import Given, rows_and_sizes, with_steps
+from progmem.ops.fused.short_attention import Inputs, rows_and_sizes, with_strides
 
-MOST = 4  # queries
+MAX_QUERIES = 4  # queries
 HEADS, WARPS = 1, 1  # of a program
 REGISTERS, SMALL = 128, 1024  # of a thread, so that many fit, if keys times width are few enough
 
 
-def run_forward(given: Given, *, out: Tensor, lse: Tensor) -> None:
+def run_forward(inputs: Inputs, *, out: Tensor, lse: Tensor) -> None:
     """Write the result (B, 1, T, H, d) and the log of the softmax' sums (B, 1, T, H), dense."""
-    arguments, sizes = _arguments(given)
-    _slot_attention_forward[_grid(given)](*arguments, out, lse, given.q.shape[-1] ** -0.5, **sizes)
+    arguments, sizes = _arguments(inputs)
+    _slot_attention_forward[_grid(inputs)](
+        *arguments, out, lse, inputs.q.shape[-1] ** -0.5, **sizes
+    )
 
 
 def run_backward(
-    given: Given,
+    inputs: Inputs,
     *,
     out: Tensor,
     lse: Tensor,
-    back: Tensor,
-    made: list[Tensor],
-    more: tuple[Tensor, Tensor],
-    onto: int,
+    d_out: Tensor,
+    grads: list[Tensor],
+    add_to_first: tuple[Tensor, Tensor],
+    accumulate_from: int,
 ) -> None:
     """Write the gradients of q, first keys, first values, keys and values; see `short_attention`.
 
-    ``back`` and each of ``made`` and ``more`` are (B, 1, rows, H, d), the heads dense.
+    ``d_out`` and each of ``grads`` and ``add_to_first`` are (B, 1, rows, H, d), the heads dense.
     """
-    arguments, sizes = _arguments(given)
-    places = with_steps([*made, *more], (0, 2), sizes["ALIGN"])
-    _slot_attention_backward[_grid(given)](
-        *arguments, out, lse, given.q.shape[-1] ** -0.5, back.contiguous(), *places, **sizes,
-        ONTO=onto,
+    arguments, sizes = _arguments(inputs)
+    targets = with_strides([*grads, *add_to_first], (0, 2), sizes["ALIGN"])
+    _slot_attention_backward[_grid(inputs)](
+        *arguments, out, lse, inputs.q.shape[-1] ** -0.5, d_out.contiguous(), *targets, **sizes,
+        ACCUMULATE_FROM=accumulate_from,
     )  # fmt: skip
 
 
-def _grid(given: Given) -> tuple[int]:
-    """One axis, as the others end at 65,535."""
-    B, _, H, _, _ = given.q.shape
+def _grid(inputs: Inputs) -> tuple[int]:
+    """One axis, as others are limited to 65,535."""
+    B, _, H, _, _ = inputs.q.shape
     return (triton.cdiv(H, HEADS) * B,)
 
 
-def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
-    mask = given.mask
-    arguments, sizes = rows_and_sizes(given, (0, 2, 3))
-    assert mask is not None and (sizes["T"] == 1 or mask.stride(2) == 0)  # queries see the same
+def _arguments(inputs: Inputs) -> tuple[list[Any], dict[str, Any]]:
+    mask = inputs.mask
+    arguments, sizes = rows_and_sizes(inputs, (0, 2, 3))
+    assert mask is not None and (sizes["T"] == 1 or mask.stride(2) == 0)  # one mask for all
     arguments += [mask.view(uint8), mask.stride(0), mask.stride(3)]
     C_, d_ = (triton.next_power_of_2(x) for x in (sizes["F"] + sizes["J"], sizes["d"]))
     sizes |= {
@@ -71,11 +72,11 @@ def _arguments(given: Given) -> tuple[list[Any], dict[str, Any]]:
 
 
 @triton.jit
-def _places(
+def _indices(
     F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr, C_: tl.constexpr,
     d_: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
-    """A program's series, heads, keys and columns; where in a row its heads lie; what is there."""
+    """A program's series, heads, keys and columns; offsets of its heads in a row; masks."""
     groups: tl.constexpr = (H + HEADS - 1) // HEADS
     b = (tl.program_id(0) // groups).to(tl.int64)
     h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
@@ -102,7 +103,7 @@ def _keys(
 
 @triton.jit
 def _weights(q, qb, qh, qt, keys, seen, scale, b, h, t, e, cell, ALIGN: tl.constexpr):
-    """A query (HEADS, d) and its scores (C, HEADS), -inf where nothing is to be seen."""
+    """A query (HEADS, d) and its scores (C, HEADS), -inf where a key is masked."""
     at = (b * qb + t * qt + h * qh)[:, None] * ALIGN + e[None, :]
     row = tl.load(q + at, mask=cell, other=0.0).to(tl.float32)
     score = tl.sum(keys * row[None], axis=2) * scale
@@ -116,53 +117,53 @@ def _slot_attention_forward(
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
     C_: tl.constexpr, d_: tl.constexpr, HEADS: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    b, h, j, e, head, cell, inside = _places(F, J, H, d, C_, d_, HEADS)
+    b, h, j, e, head, cell, inside = _indices(F, J, H, d, C_, d_, HEADS)
     keys = _keys(fk, fkb, fkh, fkt, k, kb, kh, kt, b, h, j, e, inside, F, ALIGN)
     values = _keys(fv, fvb, fvh, fvt, v, vb, vh, vt, b, h, j, e, inside, F, ALIGN)
     seen = tl.load(mask + b * mb + j * mj, mask=j < F + J, other=0) != 0
     for t in tl.static_range(T):
         _, score = _weights(q, qb, qh, qt, keys, seen, scale, b, h, t, e, cell, ALIGN)
-        most = tl.max(score, axis=0)
-        weight = tl.exp(score - most[None])
+        row_max = tl.max(score, axis=0)
+        weight = tl.exp(score - row_max[None])
         total = tl.sum(weight, axis=0)
-        made = tl.sum(weight[:, :, None] * values, axis=0) / total[:, None]
-        tl.store(out + (b * T + t) * H * d + head, made.to(out.dtype.element_ty), mask=cell)
-        tl.store(lse + (b * T + t) * H + h, most + tl.log(total), mask=h < H)
+        acc = tl.sum(weight[:, :, None] * values, axis=0) / total[:, None]
+        tl.store(out + (b * T + t) * H * d + head, acc.to(out.dtype.element_ty), mask=cell)
+        tl.store(lse + (b * T + t) * H + h, row_max + tl.log(total), mask=h < H)
 
 
 @kernel()
 def _slot_attention_backward(
     q, qb, qh, qt, fk, fkb, fkh, fkt, fv, fvb, fvh, fvt, k, kb, kh, kt, v, vb, vh, vt,
     mask, mb, mj, out, lse, scale,
-    back, dq, dqb, dqt, dfk, dfkb, dfkt, dfv, dfvb, dfvt, dk, dkb, dkt, dv, dvb, dvt,
+    d_out, dq, dqb, dqt, dfk, dfkb, dfkt, dfv, dfvb, dfvt, dk, dkb, dkt, dv, dvb, dvt,
     mk, mkb, mkt, mv, mvb, mvt,
     T: tl.constexpr, F: tl.constexpr, J: tl.constexpr, H: tl.constexpr, d: tl.constexpr,
     C_: tl.constexpr, d_: tl.constexpr, HEADS: tl.constexpr, ALIGN: tl.constexpr,
-    ONTO: tl.constexpr,
+    ACCUMULATE_FROM: tl.constexpr,
 ):  # fmt: skip
-    b, h, j, e, head, cell, inside = _places(F, J, H, d, C_, d_, HEADS)
+    b, h, j, e, head, cell, inside = _indices(F, J, H, d, C_, d_, HEADS)
     keys = _keys(fk, fkb, fkh, fkt, k, kb, kh, kt, b, h, j, e, inside, F, ALIGN)
     values = _keys(fv, fvb, fvh, fvt, v, vb, vh, vt, b, h, j, e, inside, F, ALIGN)
-    # what is there already: for the first keys more, for the others from number ONTO on
-    there = inside & ((j < F) | (j >= F + ONTO))[:, None, None]
-    dh: tl.constexpr = d // ALIGN  # from head to head of what is written
+    # start from given gradients: add_to_first, and those of the others from ACCUMULATE_FROM on
+    there = inside & ((j < F) | (j >= F + ACCUMULATE_FROM))[:, None, None]
+    dh: tl.constexpr = d // ALIGN  # stride from head to head of the outputs
     d_keys = _keys(mk, mkb, dh, mkt, dk, dkb, dh, dkt, b, h, j, e, there, F, ALIGN)
     d_values = _keys(mv, mvb, dh, mvt, dv, dvb, dh, dvt, b, h, j, e, there, F, ALIGN)
     seen = tl.load(mask + b * mb + j * mj, mask=j < F + J, other=0) != 0
     for t in tl.static_range(T):
         row, score = _weights(q, qb, qh, qt, keys, seen, scale, b, h, t, e, cell, ALIGN)
         at = (b * T + t) * H * d + head
-        pull = tl.load(back + at, mask=cell, other=0.0).to(tl.float32)
-        made = tl.load(out + at, mask=cell, other=0.0).to(tl.float32)
+        grad = tl.load(d_out + at, mask=cell, other=0.0).to(tl.float32)
+        output = tl.load(out + at, mask=cell, other=0.0).to(tl.float32)
         norm = tl.load(lse + (b * T + t) * H + h, mask=h < H, other=0.0)
         weight = tl.exp(score - norm[None])  # (C, HEADS)
-        slope = tl.sum(values * pull[None], axis=2) - tl.sum(pull * made, axis=1)[None]
-        slope = weight * slope * scale
-        into = tl.sum(slope[:, :, None] * keys, axis=0)
+        d_score = tl.sum(values * grad[None], axis=2) - tl.sum(grad * output, axis=1)[None]
+        d_score = weight * d_score * scale
+        dq_row = tl.sum(d_score[:, :, None] * keys, axis=0)
         to = dq + (b * dqb + t * dqt) * ALIGN + head
-        tl.store(to, into.to(dq.dtype.element_ty), mask=cell)
-        d_keys += slope[:, :, None] * row[None]
-        d_values += weight[:, :, None] * pull[None]
+        tl.store(to, dq_row.to(dq.dtype.element_ty), mask=cell)
+        d_keys += d_score[:, :, None] * row[None]
+        d_values += weight[:, :, None] * grad[None]
     _store(dfk, dfkb, dfkt, dk, dkb, dkt, d_keys, b, j, head, inside, F, ALIGN)
     _store(dfv, dfvb, dfvt, dv, dvb, dvt, d_values, b, j, head, inside, F, ALIGN)
 
