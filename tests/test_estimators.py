@@ -88,13 +88,13 @@ def test_fit_trains_as_pretrain_does_and_transform_encodes_as_the_model_does(fit
     X = made()
     X[3, :, 10:30] = np.nan
     z = fitted.model_.encode(X.transpose(0, 2, 1))
-    sequence, token, memory = (fitted.transform(X, level) for level in LEVELS)
-    assert sequence.dtype == token.dtype == memory.dtype == np.float32
+    sequence, tokens, memory = (fitted.transform(X, level) for level in LEVELS)
+    assert sequence.dtype == tokens.dtype == memory.dtype == np.float32
     np.testing.assert_array_equal(sequence, z.sequence)
     np.testing.assert_array_equal(fitted.transform(X), sequence)
-    np.testing.assert_array_equal(np.isnan(token[:, 0]), ~z.token_mask)
-    np.testing.assert_array_equal(np.nan_to_num(token), z.tokens.transpose(1, 2))
-    assert np.isnan(token).any() and np.isnan(memory).any()
+    np.testing.assert_array_equal(np.isnan(tokens[:, 0]), ~z.token_mask)
+    np.testing.assert_array_equal(np.nan_to_num(tokens), z.tokens.transpose(1, 2))
+    assert np.isnan(tokens).any() and np.isnan(memory).any()
     n, D = z.memory.shape[2:]
     for slot in range(n):
         ours = memory[:, slot * D : (slot + 1) * D].transpose(0, 2, 1)
@@ -112,7 +112,7 @@ def test_series_of_unequal_length_give_lists_of_their_own_lengths(fitted):
     encoder = small().fit(X)
     assert encoder.n_features_in_ == encoder.channels_ == 2
     assert encoder.transform(X).shape == (12, 8)
-    for level in ("token", "memory"):
+    for level in ("tokens", "memory"):
         together = encoder.transform(X, level)
         for one, x in zip(together, X, strict=True):
             np.testing.assert_allclose(one, encoder.transform(x[None], level)[0], atol=1e-5)
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
     "params, message",
     [
         ({"size": "huge"}, "model.size must be one of small, tiny, base, custom, got 'huge'"),
-        ({"level": "tokens"}, "level must be one of sequence, token, memory, got 'tokens'"),
+        ({"level": "token"}, "level must be one of sequence, tokens, memory, got 'token'"),
         ({"epochs": 0}, "train.epochs must be a whole number from 1 up, got 0"),
         ({"epochs": 1.5}, "train.epochs must be a whole number from 1 up, got 1.5"),
         ({"batch_size": 1}, "train.batch_size must be a whole number from 2 up, got 1"),

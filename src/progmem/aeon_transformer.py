@@ -56,7 +56,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
     def _get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
         """A model as small as can be, at every level."""
         small = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
-        levels = ("sequence", "token", "memory")
+        levels = ("sequence", "tokens", "memory")
         return [
             {"level": level, "epochs": 1, "device": "cpu", "settings": small} for level in levels
         ]

@@ -37,7 +37,7 @@ from progmem.model.pmt import PMT, samples_at_once
 from progmem.training.distributed import choose_device
 from progmem.training.pretrain import pretrain
 
-LEVELS = ("sequence", "token", "memory")
+LEVELS = ("sequence", "tokens", "memory")
 
 
 def check_level(level: Any, *, slots: int) -> None:
@@ -83,9 +83,9 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     Args:
         size: "tiny", "small" or "base", the paper's.
-        level: what ``transform`` gives: "sequence" (cases, width), "token" (cases, width, tokens)
-            or "memory" (cases, slots x width, windows), the last two with NaN where all is missing
-            and as lists where lengths differ.
+        level: what ``transform`` gives: "sequence" (cases, width), "tokens" (cases, width,
+            tokens) or "memory" (cases, slots x width, windows), the last two with NaN where all is
+            missing and as lists where lengths differ.
         epochs: passes over the data.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         batch_size: series of a training step.
@@ -287,7 +287,7 @@ def _load(folder: Path, kind: type["PMTEncoder"]) -> "PMTEncoder":
         model = saving.read(folder / "model")
         if found.note.get("model") != model.sha256:
             raise ModelFolderError(f"{folder}: model/ and {FILE} are not of one save; save again")
-        params = noted(found.note, "params", dict, where)
+        params = legacy.encoder_params(noted(found.note, "params", dict, where))
         columns = noted(found.note, "n_features_in", int, where)
         names = noted(found.note, "feature_names_in", list, where, of=str)
         channels = noted(found.note, "channel_names", list, where, of=(str, int, float))

@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote, read as the artifacts of today.
+"""What version 0.1.0 wrote, read as the artifacts of today, and words that have changed since.
 
 That version kept tensors and notes in files beside each other. The checksums it has are compared;
 since they leave out some of the notes, a warning says that what is read is not verified. Each
@@ -106,6 +106,11 @@ def read_encoder(folder: Path) -> Artifact | None:
         raise ArtifactError(f"{path} is damaged: its sha256 is not the one in it")
     _warn(folder)
     return Artifact({}, facts, "")
+
+
+def encoder_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a saved PMTEncoder, whose level "tokens" was "token" up to 0.2.0.dev0."""
+    return {**params, "level": "tokens"} if params.get("level") == "token" else params
 
 
 def read_stream(path: Path) -> Artifact | None:

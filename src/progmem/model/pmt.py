@@ -112,8 +112,8 @@ class PMT(nn.Module):
     def encode(
         self,
         x: Any,
-        lengths: Any = None,
         *,
+        lengths: Any = None,
         batch_size: int | None = None,
         chunk: int | None = None,
     ) -> Encoding:
