@@ -1,5 +1,6 @@
 """PMTEncoder: scikit-learn's contract, and that it is the model and the training run it wraps."""
 
+import dataclasses
 import inspect
 import os
 import pickle
@@ -25,7 +26,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import progmem
 from progmem import ConfigError, InputError, PMTEncoder
 from progmem.config import RunConfig, read_config
-from progmem.estimators import LEVELS
+from progmem.estimators import LEVELS, run_settings
 from progmem.model.encode import consecutive
 from progmem.training import pretrain, trainer
 
@@ -66,8 +67,12 @@ def test_progmem_alone_does_not_wait_for_scikit_learn():
 
 def test_the_defaults_are_those_of_a_run():
     defaults, run = PMTEncoder(), RunConfig()
-    for name in ("epochs", "batch_size", "lr", "seed", "device"):
+    for name in ("batch_size", "lr", "seed", "device"):
         assert getattr(defaults, name) == getattr(run.train, name)
+    assert run_settings(defaults).train.epochs == run.train.epochs == 50
+    assert run_settings(PMTEncoder(steps=7)).train == dataclasses.replace(
+        run_settings(defaults).train, epochs=None, steps=7
+    )
     assert defaults.views == inspect.signature(type(run.views)).parameters["preset"].default
 
 
@@ -209,8 +214,10 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
     [
         ({"size": "huge"}, "model.size must be one of small, tiny, base, custom, got 'huge'"),
         ({"level": "token"}, "level must be one of sequence, tokens, memory, got 'token'"),
-        ({"epochs": 0}, "train.epochs must be a whole number from 1 up, got 0"),
-        ({"epochs": 1.5}, "train.epochs must be a whole number from 1 up, got 1.5"),
+        ({"epochs": 0}, "train.epochs must be a whole number from 1 up or null, got 0"),
+        ({"epochs": 1.5}, "train.epochs must be a whole number from 1 up or null, got 1.5"),
+        ({"epochs": None, "steps": 0}, "train.steps must be a whole number from 1 up or null, got"),
+        ({"steps": 3}, "train.epochs is 1 and train.steps is 3; give one of them"),
         ({"batch_size": 1}, "train.batch_size must be a whole number from 2 up, got 1"),
         ({"lr": -1.0}, "train.lr must be a number above 0, got -1.0"),
         ({"views": "wild"}, "views.preset must be one of gentle, medium, strong, got 'wild'"),

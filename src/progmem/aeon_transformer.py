@@ -23,7 +23,8 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self,
         size: str = "small",
         level: str = "sequence",
-        epochs: int = 50,
+        epochs: int | None = None,
+        steps: int | None = None,
         device: str = "auto",
         batch_size: int = 256,
         lr: float = 1e-4,
@@ -35,6 +36,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self.size = size
         self.level = level
         self.epochs = epochs
+        self.steps = steps
         self.device = device
         self.batch_size = batch_size
         self.lr = lr

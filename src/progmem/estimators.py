@@ -66,6 +66,7 @@ def at_level(model: PMT, series: Sequence[np.ndarray], level: str) -> list[np.nd
 SETTINGS = {  # parameter -> the setting of a run it stands for
     "size": "model.size",
     "epochs": "train.epochs",
+    "steps": "train.steps",
     "device": "train.device",
     "batch_size": "train.batch_size",
     "lr": "train.lr",
@@ -86,7 +87,8 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         level: what ``transform`` gives: "sequence" (cases, width), "tokens" (cases, width,
             tokens) or "memory" (cases, slots x width, windows), the last two with NaN where all is
             missing and as lists where lengths differ.
-        epochs: passes over the data.
+        epochs: passes over the data; 50 if neither they nor ``steps`` are given.
+        steps: updates of the model, in place of ``epochs``.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         batch_size: series of a training step.
         lr: the highest learning rate.
@@ -105,7 +107,8 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self,
         size: str = "small",
         level: str = "sequence",
-        epochs: int = 50,
+        epochs: int | None = None,
+        steps: int | None = None,
         device: str = "auto",
         batch_size: int = 256,
         lr: float = 1e-4,
@@ -117,6 +120,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.size = size
         self.level = level
         self.epochs = epochs
+        self.steps = steps
         self.device = device
         self.batch_size = batch_size
         self.lr = lr
@@ -245,7 +249,9 @@ def run_settings(encoder: PMTEncoder) -> RunConfig:
         for parameter, name in SETTINGS.items():
             if text.partition("=")[0] == name:
                 raise ConfigError(f"{text!r} in settings is the parameter {parameter}; set that")
-    given = [f"{name}={getattr(encoder, key)}" for key, name in SETTINGS.items()]
+    params = {name: getattr(encoder, key) for key, name in SETTINGS.items()}
+    either = ("train.epochs", "train.steps")  # None: it is the other, or neither, that is given
+    given = [f"{name}={v}" for name, v in params.items() if v is not None or name not in either]
     # a run in a temporary folder is never taken up again: one checkpoint, at its end
     return read_config(None, ["train.checkpoint_every=1000000000", *given, *more])
 

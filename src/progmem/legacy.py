@@ -8,6 +8,7 @@ function gives None for what is not of that version.
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,14 @@ def read_encoder(folder: Path) -> Artifact | None:
 def encoder_params(params: dict[str, Any]) -> dict[str, Any]:
     """Parameters of a saved PMTEncoder, whose level "tokens" was "token" up to 0.2.0.dev0."""
     return {**params, "level": "tokens"} if params.get("level") == "token" else params
+
+
+def settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a yaml file; 0.1.0 wrote 0 for a data.hop that was not given."""
+    data = values.get("data")
+    if isinstance(data, Mapping) and data.get("hop") == 0:
+        return {**values, "data": {**data, "hop": None}}
+    return dict(values)
 
 
 def read_stream(path: Path) -> Artifact | None:
