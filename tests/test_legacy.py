@@ -71,13 +71,13 @@ def test_a_forecaster_gives_what_it_gave_and_is_verified_once_it_is_saved_again(
         model = progmem.load(old / "model")
     path, hours = old / "forecaster.safetensors", pd.date_range("2024-01-01", periods=90, freq="h")
     with older(path):
-        forecaster = progmem.Forecaster.load(path, model)
+        forecaster = progmem.PMTForecaster.load(path, model)
     found = forecaster.predict(3, known["series"], hours)
     np.testing.assert_allclose(found.to_numpy(), known["forecaster"], rtol=1e-3)
     forecaster.save(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = progmem.Forecaster.load(path, model)
+        again = progmem.PMTForecaster.load(path, model)
     pd.testing.assert_frame_equal(again.predict(3, known["series"], hours), found)
 
 
@@ -89,7 +89,7 @@ def test_a_damaged_forecaster_is_named(old):
         path.write_bytes(good)
         flip(path, place)
         with pytest.raises(progmem.InputError, match=r"forecaster.safetensors (is damaged|cannot)"):
-            progmem.Forecaster.load(path, model)
+            progmem.PMTForecaster.load(path, model)
 
 
 def test_a_stream_goes_on_and_is_verified_once_it_is_saved(old, known):

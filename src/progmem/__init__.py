@@ -12,7 +12,7 @@ from progmem.streaming.stream import Stream
 
 if TYPE_CHECKING:
     from progmem.estimators import PMTEncoder
-    from progmem.forecaster import Forecaster
+    from progmem.forecaster import PMTForecaster
 
 __version__ = "0.2.0.dev0"
 __all__ = [
@@ -20,11 +20,11 @@ __all__ = [
     "ConfigError",
     "Encoder",
     "Encoding",
-    "Forecaster",
     "InputError",
     "ModelConfig",
     "ModelFolderError",
     "PMTEncoder",
+    "PMTForecaster",
     "Stream",
     "count_macs",
     "count_params",
@@ -38,8 +38,8 @@ def __getattr__(name: str) -> Any:
         from progmem.estimators import PMTEncoder
 
         return PMTEncoder
-    if name == "Forecaster":
-        from progmem.forecaster import Forecaster
+    if name == "PMTForecaster":
+        from progmem.forecaster import PMTForecaster
 
-        return Forecaster
+        return PMTForecaster
     raise AttributeError(f"module 'progmem' has no attribute {name!r}")

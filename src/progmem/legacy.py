@@ -114,6 +114,11 @@ def encoder_params(params: dict[str, Any]) -> dict[str, Any]:
     return {**params, "level": "tokens"} if params.get("level") == "token" else params
 
 
+def forecaster_note(note: dict[str, Any]) -> dict[str, Any]:
+    """The note of a kept forecaster, whose context was called padding up to 0.2.0.dev0."""
+    return {"context" if name == "padding" else name: value for name, value in note.items()}
+
+
 def settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a yaml file; 0.1.0 wrote 0 for a data.hop that was not given."""
     data = values.get("data")
