@@ -56,8 +56,8 @@ def test_every_file_of_the_readmes_tree_exists_and_none_is_left_out():
 def test_public_names():
     assert progmem.__all__ == [
         "PMT", "ConfigError", "Encoder", "Encoding", "InputError",
-        "ModelConfig", "ModelFolderError", "PMTEncoder", "PMTForecaster", "Stream",
-        "count_macs", "count_params", "load",
+        "ModelConfig", "ModelFolderError", "PMTClassifier", "PMTEncoder",
+        "PMTForecaster", "Stream", "count_macs", "count_params", "load",
     ]  # fmt: skip
     assert all(hasattr(progmem, name) for name in progmem.__all__)
 

@@ -13,7 +13,7 @@ import progmem
 from progmem.config import read_config
 from progmem.data.reader import Recording
 from progmem.training.checkpoint import newest_checkpoint
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.pretrain import pretrain
 
 HERE = Path(__file__).parent / "legacy/0.1.0"
@@ -144,14 +144,14 @@ def test_a_damaged_checkpoint_is_passed_over(old, damage):
 
 def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):
     with older(old / "tuned"), older(old / "tuned/model"):
-        classifier = Classifier.load(old / "tuned")
+        classifier = SequenceClassifier.load(old / "tuned")
     assert classifier.classes == ("slow", "fast")
     assert_close(classifier.scores(known["x"]), known["tuned"])
     classifier.save(old / "tuned")
     assert sorted(p.name for p in (old / "tuned").iterdir()) == ["head.safetensors", "model"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = Classifier.load(old / "tuned")
+        again = SequenceClassifier.load(old / "tuned")
     np.testing.assert_array_equal(again.scores(known["x"]), classifier.scores(known["x"]))
 
 
@@ -167,7 +167,7 @@ def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(
 def test_a_damaged_head_is_named(old, damage, message):
     damage(old / "tuned")
     with pytest.raises(progmem.ModelFolderError, match=f"not a finetuned run: .*{message}"):
-        Classifier.load(old / "tuned")
+        SequenceClassifier.load(old / "tuned")
 
 
 def flip(path, place=-1):

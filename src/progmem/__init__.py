@@ -11,7 +11,7 @@ from progmem.model.saving import load
 from progmem.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from progmem.estimators import PMTEncoder
+    from progmem.estimators import PMTClassifier, PMTEncoder
     from progmem.forecaster import PMTForecaster
 
 __version__ = "0.2.0.dev0"
@@ -23,6 +23,7 @@ __all__ = [
     "InputError",
     "ModelConfig",
     "ModelFolderError",
+    "PMTClassifier",
     "PMTEncoder",
     "PMTForecaster",
     "Stream",
@@ -34,10 +35,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Once it is asked for, what needs scikit-learn or the training loop: they load slowly."""
-    if name == "PMTEncoder":
-        from progmem.estimators import PMTEncoder
+    if name in ("PMTEncoder", "PMTClassifier"):
+        from progmem import estimators
 
-        return PMTEncoder
+        return getattr(estimators, name)
     if name == "PMTForecaster":
         from progmem.forecaster import PMTForecaster
 
