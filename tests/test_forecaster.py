@@ -203,7 +203,7 @@ GAP[100:] = np.nan
          "two columns 'a 90%', one of them a quantile"),
         (daily_waves(T), hours(T), {"validation": "0.2"}, "validation must be a share between 0 a"),
         (daily_waves(T), hours(T), {"context": 0}, "context must be a whole number from 1 up"),
-        (daily_waves(T), hours(T), {"encoder": None}, "the encoder must have a method encode"),
+        (daily_waves(T), hours(T), {"encoder": 3}, "the encoder must have a method encode"),
         (daily_waves(T, 3), hours(T), {"encoder": small_model(8)},
          "the series has 3 columns; the model has 8 channels, which is neither 3 nor, with 7"),
         (np.where(np.arange(T) == T - 1, np.nan, daily_waves(T)[:, 0]), hours(T),

@@ -1,10 +1,18 @@
 """Representations of time series at three scales: tokens, memory, sequence."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from progmem import data
 from progmem.config import ModelConfig
 from progmem.encoding import Encoder, Encoding
-from progmem.errors import ConfigError, InputError, ModelFolderError
+from progmem.errors import (
+    ArtifactError,
+    ConfigError,
+    InputError,
+    ModelFolderError,
+    TrainingError,
+)
 from progmem.model.counting import count_macs, count_params
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 __all__ = [
     "PMT",
+    "ArtifactError",
     "ConfigError",
     "Encoder",
     "Encoding",
@@ -27,20 +36,26 @@ __all__ = [
     "PMTEncoder",
     "PMTForecaster",
     "Stream",
+    "TrainingError",
+    "__version__",
     "count_macs",
     "count_params",
+    "data",
     "load",
 ]
 
+LAZY = {  # name -> its module; they need scikit-learn and the training loop, which load slowly
+    "PMTEncoder": "progmem.estimators",
+    "PMTClassifier": "progmem.estimators",
+    "PMTForecaster": "progmem.forecaster",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Once it is asked for, what needs scikit-learn or the training loop: they load slowly."""
-    if name in ("PMTEncoder", "PMTClassifier"):
-        from progmem import estimators
+    if name not in LAZY:
+        raise AttributeError(f"module 'progmem' has no attribute {name!r}")
+    return getattr(import_module(LAZY[name]), name)
 
-        return getattr(estimators, name)
-    if name == "PMTForecaster":
-        from progmem.forecaster import PMTForecaster
 
-        return PMTForecaster
-    raise AttributeError(f"module 'progmem' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted(__all__)

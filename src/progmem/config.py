@@ -141,6 +141,15 @@ class ModelConfig:
 
     ``size`` fills in ``dim``, ``heads`` and ``blocks`` where they are not given, and reads "custom"
     where they are not that size's.
+
+    Example:
+        >>> import progmem
+        >>> cfg = progmem.ModelConfig(channels=9)
+        >>> cfg.size, cfg.dim, cfg.heads, cfg.blocks
+        ('small', 128, 4, 3)
+        >>> cfg = progmem.ModelConfig.for_length(500, channels=9, size="tiny")
+        >>> cfg.patch, cfg.patch_stride, cfg.window, cfg.stride
+        (62, 8, 12, 6)
     """
 
     channels: int = whole(MISSING, 1)  # must be given

@@ -10,7 +10,7 @@ Shapes: R series, C channels, L samples, K tokens, N windows, n slots, D width, 
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -114,9 +114,9 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         settings: everything else as on the command line, e.g. ``("model.slots=4", "loss.pcl=0")``.
 
     Example:
-        >>> import numpy as np
+        >>> import numpy as np, progmem
         >>> X = np.random.default_rng(0).normal(size=(12, 2, 60))  # (cases, channels, time)
-        >>> encoder = PMTEncoder(size="tiny", steps=2).fit(X)
+        >>> encoder = progmem.PMTEncoder(size="tiny", steps=2).fit(X)
         >>> encoder.transform(X).shape
         (12, 64)
         >>> encoder.transform(X, level="tokens").shape  # (cases, width, tokens)
@@ -250,12 +250,12 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
             ``("loss.pcl=0", "finetune.only_head=true")``.
 
     Example:
-        >>> import numpy as np
+        >>> import numpy as np, progmem
         >>> rng = np.random.default_rng(0)
         >>> rising = np.arange(24) % 2  # which of the cases go up
         >>> X = rng.normal(size=(24, 1, 40)) + 0.2 * np.outer(rising, range(40))[:, None]
         >>> y = np.where(np.arange(24) < 12, rising, np.nan)  # half of the labels are not known
-        >>> classifier = PMTClassifier(size="tiny", steps=2, label_epochs=20).fit(X, y)
+        >>> classifier = progmem.PMTClassifier(size="tiny", steps=2, label_epochs=20).fit(X, y)
         >>> classifier.predict(X[12:])
         array([0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1])
         >>> classifier.predict_proba(X).shape
@@ -474,7 +474,7 @@ def run_settings(estimator: Estimator) -> RunConfig:
     params = {name: getattr(estimator, key) for key, name in SETTINGS.items()}
     either = ("train.epochs", "train.steps")  # None: it is the other, or neither, that is given
     given = [f"{name}={v}" for name, v in params.items() if v is not None or name not in either]
-    more = _more_settings(estimator)
+    more = check_settings(estimator.settings, SETTINGS)
     if isinstance(estimator, PMTClassifier):
         more = [text for text in more if not text.startswith("finetune.")]
     return read_config(None, [ONE_CHECKPOINT, *given, *more])
@@ -489,17 +489,18 @@ def label_settings(estimator: PMTClassifier) -> FinetuneConfig:
     given = [f"{SETTINGS[key]}={getattr(estimator, key)}" for key in ("device", "views", "seed")]
     given.append(f"train.epochs={estimator.label_epochs}")
     others = ("model.", "loss.")  # the model is that of the training before
-    more = [text for text in _more_settings(estimator) if not text.startswith(others)]
+    settings = check_settings(estimator.settings, SETTINGS)
+    more = [text for text in settings if not text.startswith(others)]
     return read_finetune_config(None, [ONE_CHECKPOINT, *given, *more])
 
 
-def _more_settings(estimator: Estimator) -> Sequence[str]:
-    """The parameter ``settings``, checked."""
-    more = estimator.settings if estimator.settings is not None else ()
+def check_settings(settings: Any, parameters: Mapping[str, str]) -> Sequence[str]:
+    """What is given as ``settings``, if it is texts and none of them is a parameter's."""
+    more = settings if settings is not None else ()
     if not isinstance(more, list | tuple) or not all(isinstance(text, str) for text in more):
         raise ConfigError(f"settings must be texts such as ('loss.pcl=0',), got {more!r}")
     for text in more:
-        for parameter, name in SETTINGS.items():
+        for parameter, name in parameters.items():
             if text.partition("=")[0] == name:
                 raise ConfigError(f"{text!r} in settings is the parameter {parameter}; set that")
     return more

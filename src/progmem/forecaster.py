@@ -1,7 +1,7 @@
 """Forecasts of a user's own series from a frozen encoder, with the spread of past errors.
 
 For each column and horizon, a ridge regression uses the last token of the window that ends at a
-moment and the column's recent values.
+moment and the column's recent values. The encoder is given, or trained on the series first.
 
 Shapes: T samples, C channels an encoder sees, F columns, P samples of past, H horizon, D width,
 q quantiles, n moments, K values a ridge uses.
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted, shaped
-from progmem.config import is_real
+from progmem.config import LONGEST_TRAINING_WINDOW, is_real, read_config
 from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
 from progmem.data.forecast_sets import ForecastData, moments
 from progmem.data.own_series import Dated, take
+from progmem.data.reader import Recording
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
+from progmem.model import saving
+from progmem.model.pmt import PMT
 from progmem.probes.forecast import (
     ALPHAS,
     PADDING,
@@ -128,36 +131,61 @@ class Estimate(NamedTuple):
 
 
 class PMTForecaster:
-    """Dated predictions by one ridge a column and horizon, from what is known at a series' end.
+    """Dated predictions by a ridge for each column and horizon, from what a series' end tells.
 
     That is the encoder's last token, which knows of all columns and of the calendar, and the
     column's own values in the window. A penalty draws predictions to the column's mean or to its
     newest value, and a missing value of the past is taken for the newest before it or for the mean,
     whichever is better in the validation part.
 
-    The encoder sees the time covariates and then the columns, as `progmem pretrain` gives them to
-    it for a .csv file with a column date; or the columns alone, if it has no channels for more.
+    An encoder that is given sees the time covariates and then the columns, as `progmem pretrain`
+    gives them to it for a .csv file with a column date; or the columns alone, if it has no channels
+    for more. Without one, ``fit`` trains a PMT on the columns, without labels, on what comes before
+    the validation part; this takes some tens of seconds on a CPU, whatever the series' length.
 
     Args:
-        encoder: frozen; its last token of a window must end with the window (patch stride 1).
+        encoder: frozen; its last token of a window must end with the window (patch stride 1). None:
+            ``fit`` trains one.
         context: samples of past that a window shows beside the newest.
         validation: the share at the end of the series that chooses the penalty and shows how far
             off predictions are, by ridges that learn from what comes before it. Those that predict
             learn from the whole.
         quantiles: of those residuals, given with every prediction.
+        size: "tiny", "small" or "base": of the encoder that ``fit`` trains, as all that follow.
+        seed: the same seed, settings and series give the same encoder, to the bit on a CPU.
+        verbose: whether training shows its progress.
+        settings: everything else as on the command line, e.g. ``("train.steps=300",)``.
+
+    Example:
+        >>> import numpy as np, pandas as pd, progmem
+        >>> dates = pd.date_range("2024-01-01", periods=600, freq="h")
+        >>> load = pd.Series(2 + np.sin(np.arange(600) * 2 * np.pi / 24), dates, name="kW")
+        >>> forecaster = progmem.PMTForecaster(context=48, settings=("train.steps=2",)).fit(load)
+        >>> forecaster.predict(horizon=3).round(2)[["kW", "kW 10%", "kW 90%"]]
+                               kW  kW 10%  kW 90%
+        date
+        2024-01-26 00:00:00  2.00    2.00    2.00
+        2024-01-26 01:00:00  2.26    2.26    2.26
+        2024-01-26 02:00:00  2.50    2.50    2.50
     """
+
+    encoder: Encoder  # given, or once fitted
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Encoder | None = None,
         *,
         context: int = PADDING,
         validation: float = 0.2,
         quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        size: str = "tiny",
+        seed: int = 0,
+        verbose: bool = False,
+        settings: Sequence[str] | None = None,
     ) -> None:
         if isinstance(encoder, str | Path):
             raise InputError(f"give the model itself: progmem.load({str(encoder)!r})")
-        if not callable(getattr(encoder, "encode", None)):
+        if encoder is not None and not callable(getattr(encoder, "encode", None)):
             raise InputError(f"the encoder must have a method encode, as PMT has; got {encoder!r}")
         check_count("context", context)
         if not is_real(validation) or not 0 < validation < 1:
@@ -165,15 +193,20 @@ class PMTForecaster:
         quantiles = tuple(quantiles) if isinstance(quantiles, Iterable) else quantiles
         if not isinstance(quantiles, tuple) or not all(is_real(q) and 0 < q < 1 for q in quantiles):
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
-        self.encoder, self.context, self.validation = encoder, int(context), float(validation)
+        self.trains = encoder is None  # in fit
+        self.context, self.validation = int(context), float(validation)
         self.quantiles = tuple(map(float, quantiles))
+        self.size, self.seed, self.verbose, self.settings = size, seed, verbose, settings
+        if encoder is not None:
+            self.encoder = encoder
         self.fitted: dict[int, Fitted] = {}
         self.data: ForecastData | None = None
 
     def fit(self, series: Any, dates: Any = None) -> "PMTForecaster":
         """Encode a series (T,) or (T, F), NaN where missing, with regular dates.
 
-        A DataFrame that is indexed by dates needs no others.
+        A DataFrame that is indexed by dates needs no others. The encoder is trained before, if none
+        was given.
         """
         taken = take(series, dates)
         T = len(taken.values)
@@ -192,6 +225,8 @@ class PMTForecaster:
             )
         mean, scale = moments(taken.values[:end], taken.columns)
         bounds = {"train": (0, end), "validation": (end, T)}
+        if self.trains:
+            self.encoder = trained_encoder(self, taken, end)
         x = self._seen(taken)[None]  # (1, T, C)
         target = ((taken.values - mean) / scale)[None]
         data = ForecastData("the series", x, target, mean[None], scale[None], taken.columns, bounds)
@@ -338,12 +373,20 @@ class PMTForecaster:
         return np.concatenate([time_covariates(taken.dates), taken.values], axis=1)
 
     def save(self, path: str | Path) -> None:
-        """Write the horizons fitted so far, without pickle and without the encoder."""
+        """Write the horizons fitted so far, without pickle.
+
+        If ``fit`` trained the encoder, ``path`` is a folder, which holds it too; otherwise a file
+        without the encoder.
+        """
         _save(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, encoder: Encoder) -> "PMTForecaster":
-        """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+    def load(cls, path: str | Path, encoder: Encoder | None = None) -> "PMTForecaster":
+        """The forecaster that ``save`` wrote.
+
+        ``encoder`` is the one it was fitted on; a folder has its own. That one then counts as
+        given: ``fit`` does not train it again.
+        """
         return _load(Path(path), encoder)
 
 
@@ -352,7 +395,51 @@ def _end(index: "pd.DatetimeIndex") -> Places:
     return Places(np.array([0]), np.array([len(index) - 1]))
 
 
+# Of the encoder that fit trains. Values without the calendar, tokens of a day, HGCL alone and a
+# short training did well on the validation parts of docs/LOG.md; bent time would not fit its hours.
+DEFAULTS = (
+    "views.preset=gentle", "views.time_warp=0", "views.crop=0", "loss.icl=0", "loss.pcl=0",
+    "train.steps=60", "train.batch_size=32", "train.lr=1e-3",
+)  # fmt: skip
+PARAMETERS = {"size": "model.size", "seed": "train.seed"}
+
+
+def trained_encoder(forecaster: "PMTForecaster", taken: Dated, end: int) -> PMT:
+    """An encoder of the columns, trained without labels on the first ``end`` samples."""
+    from progmem.estimators import ONE_CHECKPOINT, check_settings, training  # they load slowly
+    from progmem.training.pretrain import pretrain
+
+    more = check_settings(forecaster.settings, PARAMETERS)
+    given = [f"{name}={getattr(forecaster, key)}" for key, name in PARAMETERS.items()]
+    if any(text.startswith("train.epochs=") for text in more):
+        given.append("train.steps=null")  # they are in place of the default's steps
+    window = max(2, min(forecaster.context + 1, end // 4, LONGEST_TRAINING_WINDOW))
+    patch, stride = tokens_of_a_day(taken.dates, forecaster.context, window)
+    geometry = [f"model.patch={patch}", f"model.patch_stride={stride}", f"data.longest={window}",
+                f"data.window={window}", f"data.hop={max(1, window // 10)}"]  # fmt: skip
+    cfg = read_config(None, [ONE_CHECKPOINT, *DEFAULTS, *geometry, *given, *more])
+    with training() as folder:
+        say = print if forecaster.verbose else None
+        recordings = [Recording("the series", taken.values[:end])]
+        return pretrain(recordings, folder / "run", cfg, say=say)
+
+
+def tokens_of_a_day(dates: "pd.DatetimeIndex", context: int, window: int) -> tuple[int, int]:
+    """Patch and patch stride: a day, if one fits well into a window, and an eighth of it.
+
+    The last token of ``context`` + 1 samples ends with them: the patch is made a little longer
+    until it does. Where a day does not fit, a patch is an eighth of the training window.
+    """
+    import pandas as pd
+
+    day = int((dates < dates[0] + pd.Timedelta(days=1)).sum())  # samples
+    patch = day if 4 <= day <= window // 3 else max(1, window // 8)
+    stride = max(1, round(patch / 8))
+    return patch + (context + 1 - patch) % stride, stride
+
+
 ARGUMENTS = ("context", "validation", "quantiles")
+FILE = "forecaster.safetensors"  # in the folder of one that trained its encoder
 NUMBER = (int, float)
 
 
@@ -360,6 +447,12 @@ def _save(forecaster: "PMTForecaster", path: Path) -> None:
     """Write the horizons fitted so far."""
     if not forecaster.fitted:
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
+    if forecaster.trains:
+        assert isinstance(forecaster.encoder, PMT)
+        if path.is_file():
+            raise InputError(f"{path} is a file; a forecaster with its encoder is kept in a folder")
+        forecaster.encoder.save(path / "model")
+        path = path / FILE
     tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
     for horizon, (columns, spread, _) in forecaster.fitted.items():
         tensors |= {
@@ -380,10 +473,14 @@ def _save(forecaster: "PMTForecaster", path: Path) -> None:
     artifact.write(path, "forecaster", tensors, note)
 
 
-def _load(path: Path, encoder: Encoder) -> "PMTForecaster":
+def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+    if path.is_dir():
+        encoder, path = encoder or saving.load(path / "model"), path / FILE
     if not path.is_file():
         raise InputError(f"there is no forecaster in {path}")
+    if encoder is None:
+        raise InputError(f"{path} was kept without its encoder; give the one it was fitted on")
     where = f"{path} is not a forecaster this version can read"
     try:
         kept = legacy.read_forecaster(path) or artifact.read(path, "forecaster")

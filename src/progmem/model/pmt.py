@@ -46,7 +46,16 @@ SHORTEST_CHUNK = 4096
 class PMT(nn.Module):
     """A transformer whose windows carry a writable memory, seen at three scales.
 
-    ``encode`` takes a user's series; ``forward`` is the differentiable twin on clean tensors.
+    ``encode`` takes a user's series; ``forward`` does the same on clean tensors, with gradients.
+
+    Example:
+        >>> import progmem, torch
+        >>> model = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny"))
+        >>> z = model.encode([torch.randn(200, 3), torch.randn(120, 3)])  # of unequal length
+        >>> z.sequence.shape, z.token_mask.sum(1).tolist()
+        (torch.Size([2, 64]), [97, 57])
+        >>> model(torch.randn(2, 200, 3)).sequence.requires_grad
+        True
     """
 
     def __init__(self, cfg: ModelConfig) -> None:
