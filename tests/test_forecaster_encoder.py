@@ -10,7 +10,7 @@ from estimator_setup import TINY, assert_same_weights
 from forecast_setup import daily_waves, hours, small_model
 
 import progmem
-from progmem import ConfigError, InputError
+from progmem import ConfigError, InputError, ModelFolderError
 from progmem.forecaster import tokens_of_a_day
 
 T = 400
@@ -91,8 +91,9 @@ def test_it_is_kept_in_a_folder_with_its_encoder(fitted, tmp_path):
     again.save(tmp_path / "file")  # that encoder counts as given
     with pytest.raises(InputError, match="was kept without its encoder; give the one"):
         progmem.PMTForecaster.load(tmp_path / "file")
-    with pytest.raises(InputError, match="is a file; a forecaster with its encoder is kept in a"):
-        fitted.save(tmp_path / "file")
+    for place, why in ((tmp_path / "file", "is a file"), (tmp_path, "holds other files")):
+        with pytest.raises(ModelFolderError, match=f"{why}; save a forecaster with its encoder in"):
+            fitted.save(place)
     (tmp_path / "kept/forecaster.safetensors").unlink()
     with pytest.raises(InputError, match="there is no forecaster in"):
         progmem.PMTForecaster.load(tmp_path / "kept")

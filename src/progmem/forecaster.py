@@ -140,8 +140,8 @@ class PMTForecaster:
 
     An encoder that is given sees the time covariates and then the columns, as `progmem pretrain`
     gives them to it for a .csv file with a column date; or the columns alone, if it has no channels
-    for more. Without one, ``fit`` trains a PMT on the columns, without labels, on what comes before
-    the validation part; this takes some tens of seconds on a CPU, whatever the series' length.
+    for more. Without one, ``fit`` trains a PMT on the columns of what comes before the validation
+    part, for 60 steps, however long the series is.
 
     Args:
         encoder: frozen; its last token of a window must end with the window (patch stride 1). None:
@@ -448,9 +448,10 @@ def _save(forecaster: "PMTForecaster", path: Path) -> None:
     if not forecaster.fitted:
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
     if forecaster.trains:
+        from progmem.estimators import check_folder
+
         assert isinstance(forecaster.encoder, PMT)
-        if path.is_file():
-            raise InputError(f"{path} is a file; a forecaster with its encoder is kept in a folder")
+        check_folder(path, ("model", FILE), "a forecaster with its encoder")
         forecaster.encoder.save(path / "model")
         path = path / FILE
     tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
@@ -476,7 +477,9 @@ def _save(forecaster: "PMTForecaster", path: Path) -> None:
 def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
     if path.is_dir():
-        encoder, path = encoder or saving.load(path / "model"), path / FILE
+        if encoder is None:
+            encoder = saving.load(path / "model")
+        path = path / FILE
     if not path.is_file():
         raise InputError(f"there is no forecaster in {path}")
     if encoder is None:
