@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from progmem import ConfigError, ModelConfig
+from progmem.config import RunConfig, TrainConfig, read_config, read_finetune_config, run_config
+from progmem.training.randomness import total_steps
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,8 @@ from progmem import ConfigError, ModelConfig
         ({"size": ["tiny"]}, "model.size must be one of"),
         ({"dim": 0.0}, "model.dim must be a whole number from 2 up, got 0.0"),
         ({"reset_seed": 2**70}, "model.reset_seed must be a whole number from 0 up, below"),
-        ({"size": "custom"}, "model.dim must be a whole number from 2 up, got 0"),
+        ({"size": "custom"}, "model.dim must be a whole number from 2 up, got None"),
+        ({"dim": 0}, "model.dim must be a whole number from 2 up, got 0"),
         ({"colour": 8}, "unknown setting 'model.colour'; known: channels, size"),
     ],
 )
@@ -44,6 +47,10 @@ def test_bad_settings_are_refused(settings, message):
 def test_channels_must_be_given():
     with pytest.raises(ConfigError, match=r"model\.channels is missing"):
         ModelConfig.from_dict({"size": "tiny"})
+    with pytest.raises(ConfigError, match=r"model\.channels is missing"):
+        ModelConfig.from_dict({"channels": None})
+    with pytest.raises(TypeError, match="channels"):
+        ModelConfig(size="tiny")
     with pytest.raises(ConfigError, match="model must be a mapping of settings, got None"):
         ModelConfig.from_dict(None)
 
@@ -91,3 +98,36 @@ def test_a_config_survives_its_dict_and_cannot_be_changed():
     assert dataclasses.replace(cfg, slots=1).slots == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         cfg.slots = 5
+
+
+def test_null_is_as_good_as_leaving_a_setting_out():
+    empty = read_config(None, ["train.lr=null", "model.dim=null", "data.hop=null", "views.crop="])
+    assert empty == read_config(None) == RunConfig()
+    assert ModelConfig.from_dict({"channels": 2, "dim": None}) == ModelConfig(channels=2)
+    assert ModelConfig.for_length(99, 2, patch=None) == ModelConfig.for_length(99, 2)
+    for text in ("data.hop=0", "views.crop=-1", "train.steps=0"):
+        with pytest.raises(ConfigError, match="must be"):
+            read_config(None, [text])
+
+
+def test_a_run_is_as_long_as_its_epochs_or_its_steps_say():
+    assert (TrainConfig().epochs, TrainConfig().steps) == (50, None)
+    short = TrainConfig(steps=7)
+    assert (short.epochs, short.steps) == (None, 7)
+    assert total_steps(20, short) == 7
+    assert total_steps(20, TrainConfig(epochs=3, batch_size=8)) == 6
+    for text, other in (("train.steps=7", "epochs"), ("train.epochs=3", "steps")):
+        cfg = read_config(None, [text])
+        assert other not in cfg.to_dict()["train"] and run_config(cfg.to_dict()) == cfg
+    message = "train.epochs is 3 and train.steps is 4; give one of them"
+    for read in (read_config, read_finetune_config):
+        with pytest.raises(ConfigError, match=message):
+            read(None, ["train.epochs=3", "train.steps=4"])
+    tuned = read_finetune_config(None, ["train.steps=4"]).run.train
+    assert (tuned.epochs, tuned.steps, tuned.batch_size) == (None, 4, 64)
+    assert read_finetune_config(None).run.train.epochs == 50
+
+
+def test_a_settings_file_of_the_version_that_wrote_0_for_no_hop_is_read(tmp_path):
+    (tmp_path / "config.yaml").write_text("data:\n  hop: 0\n")
+    assert read_config(tmp_path / "config.yaml").data.hop is None

@@ -93,7 +93,7 @@ def test_bf16_autocast_on_the_gpu_keeps_the_memory_in_float32(model):
 def test_a_forecast_on_the_gpu_is_that_of_the_cpu():
     forecasts = []
     for device in ("cpu", "cuda"):
-        forecaster = progmem.Forecaster(small_model(9).double().to(device), padding=30)
+        forecaster = progmem.PMTForecaster(small_model(9).double().to(device), context=30)
         forecaster.fit(daily_waves(300, 2), hours(300))
         forecasts.append(forecaster.predict(24))
         data = as_forecast(dated(), "made", "joint")

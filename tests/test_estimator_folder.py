@@ -75,3 +75,11 @@ def test_an_encoder_is_not_saved_among_other_files(fitted, tmp_path):
     for folder, message in ((tmp_path, "holds other files"), (tmp_path / "notes.txt", "is a file")):
         with pytest.raises(ModelFolderError, match=message):
             fitted.save(folder)
+
+
+def test_an_encoder_saved_with_the_former_word_for_tokens_gives_tokens(fitted, tmp_path):
+    fitted.save(tmp_path / "encoder")
+    change_note(tmp_path / "encoder", params={**fitted.get_params(), "level": "token"})
+    again = PMTEncoder.load(tmp_path / "encoder")
+    assert again.level == "tokens"
+    np.testing.assert_array_equal(again.transform(made()), fitted.transform(made(), "tokens"))

@@ -1,5 +1,6 @@
 """PMTEncoder: scikit-learn's contract, and that it is the model and the training run it wraps."""
 
+import dataclasses
 import inspect
 import os
 import pickle
@@ -25,7 +26,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import progmem
 from progmem import ConfigError, InputError, PMTEncoder
 from progmem.config import RunConfig, read_config
-from progmem.estimators import LEVELS
+from progmem.estimators import LEVELS, run_settings
 from progmem.model.encode import consecutive
 from progmem.training import pretrain, trainer
 
@@ -56,8 +57,9 @@ def test_scikit_learns_checks_hold(estimator, check):
             check(estimator)
 
 
-def test_progmem_alone_does_not_wait_for_scikit_learn():
-    code = "import progmem, sys; sys.exit('sklearn' in sys.modules)"
+def test_progmem_alone_does_not_wait_for_what_loads_slowly():
+    slow = {"sklearn", "lightning", "pandas"}
+    code = f"import progmem, sys; sys.exit(bool({slow} & sys.modules.keys()))"
     env = os.environ | {"PYTHONPATH": str(Path(progmem.__file__).parents[1])}
     assert subprocess.run([sys.executable, "-c", code], env=env).returncode == 0
     with pytest.raises(AttributeError, match="no attribute 'PMTDecoder'"):
@@ -66,8 +68,12 @@ def test_progmem_alone_does_not_wait_for_scikit_learn():
 
 def test_the_defaults_are_those_of_a_run():
     defaults, run = PMTEncoder(), RunConfig()
-    for name in ("epochs", "batch_size", "lr", "seed", "device"):
+    for name in ("batch_size", "lr", "seed", "device"):
         assert getattr(defaults, name) == getattr(run.train, name)
+    assert run_settings(defaults).train.epochs == run.train.epochs == 50
+    assert run_settings(PMTEncoder(steps=7)).train == dataclasses.replace(
+        run_settings(defaults).train, epochs=None, steps=7
+    )
     assert defaults.views == inspect.signature(type(run.views)).parameters["preset"].default
 
 
@@ -88,13 +94,13 @@ def test_fit_trains_as_pretrain_does_and_transform_encodes_as_the_model_does(fit
     X = made()
     X[3, :, 10:30] = np.nan
     z = fitted.model_.encode(X.transpose(0, 2, 1))
-    sequence, token, memory = (fitted.transform(X, level) for level in LEVELS)
-    assert sequence.dtype == token.dtype == memory.dtype == np.float32
+    sequence, tokens, memory = (fitted.transform(X, level) for level in LEVELS)
+    assert sequence.dtype == tokens.dtype == memory.dtype == np.float32
     np.testing.assert_array_equal(sequence, z.sequence)
     np.testing.assert_array_equal(fitted.transform(X), sequence)
-    np.testing.assert_array_equal(np.isnan(token[:, 0]), ~z.token_mask)
-    np.testing.assert_array_equal(np.nan_to_num(token), z.tokens.transpose(1, 2))
-    assert np.isnan(token).any() and np.isnan(memory).any()
+    np.testing.assert_array_equal(np.isnan(tokens[:, 0]), ~z.token_mask)
+    np.testing.assert_array_equal(np.nan_to_num(tokens), z.tokens.transpose(1, 2))
+    assert np.isnan(tokens).any() and np.isnan(memory).any()
     n, D = z.memory.shape[2:]
     for slot in range(n):
         ours = memory[:, slot * D : (slot + 1) * D].transpose(0, 2, 1)
@@ -112,7 +118,7 @@ def test_series_of_unequal_length_give_lists_of_their_own_lengths(fitted):
     encoder = small().fit(X)
     assert encoder.n_features_in_ == encoder.channels_ == 2
     assert encoder.transform(X).shape == (12, 8)
-    for level in ("token", "memory"):
+    for level in ("tokens", "memory"):
         together = encoder.transform(X, level)
         for one, x in zip(together, X, strict=True):
             np.testing.assert_allclose(one, encoder.transform(x[None], level)[0], atol=1e-5)
@@ -208,9 +214,11 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
     "params, message",
     [
         ({"size": "huge"}, "model.size must be one of small, tiny, base, custom, got 'huge'"),
-        ({"level": "tokens"}, "level must be one of sequence, token, memory, got 'tokens'"),
-        ({"epochs": 0}, "train.epochs must be a whole number from 1 up, got 0"),
-        ({"epochs": 1.5}, "train.epochs must be a whole number from 1 up, got 1.5"),
+        ({"level": "token"}, "level must be one of sequence, tokens, memory, got 'token'"),
+        ({"epochs": 0}, "train.epochs must be a whole number from 1 up or null, got 0"),
+        ({"epochs": 1.5}, "train.epochs must be a whole number from 1 up or null, got 1.5"),
+        ({"epochs": None, "steps": 0}, "train.steps must be a whole number from 1 up or null, got"),
+        ({"steps": 3}, "train.epochs is 1 and train.steps is 3; give one of them"),
         ({"batch_size": 1}, "train.batch_size must be a whole number from 2 up, got 1"),
         ({"lr": -1.0}, "train.lr must be a number above 0, got -1.0"),
         ({"views": "wild"}, "views.preset must be one of gentle, medium, strong, got 'wild'"),

@@ -1,4 +1,4 @@
-"""Forecaster: dated predictions of a user's own series, with the spread of past errors."""
+"""PMTForecaster: dated predictions of a user's own series, with the spread of past errors."""
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,12 @@ T, END = 300, 240  # the last fifth is the validation part
 
 
 def fitted(values, **options):
-    return progmem.Forecaster(LastValues(), padding=P, **options).fit(values, hours(len(values)))
+    return progmem.PMTForecaster(LastValues(), context=P, **options).fit(values, hours(len(values)))
 
 
 def test_predictions_follow_the_last_date_with_a_column_a_quantile():
     table = pd.DataFrame(daily_waves(T, 2), hours(T), ["load", "heat"])
-    found = progmem.Forecaster(LastValues(), padding=P).fit(table).predict(5)
+    found = progmem.PMTForecaster(LastValues(), context=P).fit(table).predict(5)
     assert found.index.tolist() == hours(T + 5)[T:].tolist() and found.index.name == "date"
     assert list(found.columns) == [
         "load", "load 10%", "load 50%", "load 90%", "heat", "heat 10%", "heat 50%", "heat 90%",
@@ -138,7 +138,7 @@ def test_a_model_without_covariates_sees_the_columns_alone():
     values[70] = np.nan
     for channels in (1, 8):
         model = small_model(channels)
-        forecaster = progmem.Forecaster(model, padding=P).fit(values[:, 0], hours(T))
+        forecaster = progmem.PMTForecaster(model, context=P).fit(values[:, 0], hours(T))
         assert forecaster.data.x.shape[2] == channels
         there = forecaster.known.features.there
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
@@ -202,8 +202,8 @@ GAP[100:] = np.nan
         (pd.DataFrame(daily_waves(T, 2), columns=["a", "a 90%"]), hours(T), {},
          "two columns 'a 90%', one of them a quantile"),
         (daily_waves(T), hours(T), {"validation": "0.2"}, "validation must be a share between 0 a"),
-        (daily_waves(T), hours(T), {"padding": 0}, "padding must be a whole number from 1 up"),
-        (daily_waves(T), hours(T), {"encoder": None}, "the encoder must have a method encode"),
+        (daily_waves(T), hours(T), {"context": 0}, "context must be a whole number from 1 up"),
+        (daily_waves(T), hours(T), {"encoder": 3}, "the encoder must have a method encode"),
         (daily_waves(T, 3), hours(T), {"encoder": small_model(8)},
          "the series has 3 columns; the model has 8 channels, which is neither 3 nor, with 7"),
         (np.where(np.arange(T) == T - 1, np.nan, daily_waves(T)[:, 0]), hours(T),
@@ -213,10 +213,10 @@ GAP[100:] = np.nan
     ],
 )  # fmt: skip
 def test_series_that_cannot_be_forecast_are_named(series, dates, options, message):
-    options = {"encoder": LastValues(), "padding": P, "horizon": 3} | options
+    options = {"encoder": LastValues(), "context": P, "horizon": 3} | options
     encoder, horizon = options.pop("encoder"), options.pop("horizon")
     with pytest.raises(InputError, match=message):
-        progmem.Forecaster(encoder, **options).fit(series, dates).predict(horizon)
+        progmem.PMTForecaster(encoder, **options).fit(series, dates).predict(horizon)
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ T = 300
 def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
     model, values = small_model(9), daily_waves(T, 2)
     values[-1, 0] = np.nan  # what stands for it is kept too
-    forecaster = progmem.Forecaster(model, padding=P).fit(values[:250], hours(250))
+    forecaster = progmem.PMTForecaster(model, context=P).fit(values[:250], hours(250))
     expected = forecaster.predict(4, values, hours(T))
     assert not np.allclose(expected["0"], forecaster.predict(4)["0"])
     forecaster.save(tmp_path / "kept.safetensors")
-    again = progmem.Forecaster.load(tmp_path / "kept.safetensors", model)
+    again = progmem.PMTForecaster.load(tmp_path / "kept.safetensors", model)
     pd.testing.assert_frame_equal(again.predict(4, values, hours(T)), expected)
     whole = slice(-P - 1, None)  # all it looks at
     found = again.predict(4, values[whole], hours(T)[whole])
@@ -38,32 +38,32 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
          f"has {P} samples; the forecaster looks at the last {P + 1}: give them all"),
         (lambda: again.predict(4, values, hours(2 * T)[::2]),
          "has steps of 0 days 02:00:00; the forecaster was fitted on steps of 0 days 01:00:00"),
-        (lambda: progmem.Forecaster.load(tmp_path / "kept.safetensors", small_model(8)),
+        (lambda: progmem.PMTForecaster.load(tmp_path / "kept.safetensors", small_model(8)),
          "was fitted on the features of another model"),
-        (lambda: progmem.Forecaster.load(tmp_path / "none", model), "there is no forecaster in"),
-        (lambda: progmem.Forecaster(model).save(tmp_path / "x"), "there is nothing to keep yet"),
+        (lambda: progmem.PMTForecaster.load(tmp_path / "none", model), "there is no forecaster in"),
+        (lambda: progmem.PMTForecaster(model).save(tmp_path / "x"), "there is nothing to keep yet"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             ask()
     content = (tmp_path / "kept.safetensors").read_bytes()
     (tmp_path / "short").write_bytes(content[:100])
     with pytest.raises(InputError, match="short is damaged"):
-        progmem.Forecaster.load(tmp_path / "short", model)
+        progmem.PMTForecaster.load(tmp_path / "short", model)
     for place in np.linspace(0, len(content) - 1, 25).astype(int):
         flipped = bytearray(content)
         flipped[place] ^= 1
         (tmp_path / "flipped").write_bytes(flipped)
         with pytest.raises(InputError, match=r"flipped (is damaged|cannot be read|is not a fore)"):
-            progmem.Forecaster.load(tmp_path / "flipped", model)
+            progmem.PMTForecaster.load(tmp_path / "flipped", model)
     save_file({"note": torch.tensor(list(b"{}"), dtype=torch.uint8)}, tmp_path / "other")
     with pytest.raises(InputError, match="other cannot be read as a forecaster"):
-        progmem.Forecaster.load(tmp_path / "other", model)
+        progmem.PMTForecaster.load(tmp_path / "other", model)
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     path = tmp_path_factory.mktemp("forecaster") / "kept"
-    forecaster = progmem.Forecaster(small_model(9), padding=P).fit(daily_waves(T, 2), hours(T))
+    forecaster = progmem.PMTForecaster(small_model(9), context=P).fit(daily_waves(T, 2), hours(T))
     for horizon in (2, 4):
         forecaster.predict(horizon)
     forecaster.save(path)
@@ -93,8 +93,8 @@ def cut(path, name, *shape):
         (lambda p: forge(p, {"columns": ["a"]}), "mean has shape|its note has"),
         (lambda p: forge(p, {"columns": "ab"}), "columns in its note is 'ab'"),
         (lambda p: forge(p, {"step": None}), "step in its note is 'None'"),
-        (lambda p: forge(p, {"padding": 0}), "can read: padding must be"),
-        (lambda p: forge(p, {"padding": P - 1}), "2.weight has shape"),
+        (lambda p: forge(p, {"context": 0}), "can read: context must be"),
+        (lambda p: forge(p, {"context": P - 1}), "2.weight has shape"),
         (lambda p: forge(p, {"validation": "a"}), "can read: validation must be"),
         (lambda p: forge(p, {"quantiles": [0.5]}), "2.spread has shape"),
         (lambda p: forge(p, {"quantiles": [2]}), "can read: quantiles must lie"),
@@ -120,17 +120,28 @@ def test_a_strange_forecaster_is_refused_in_one_line(kept, tmp_path, damage, mes
     shutil.copy(kept, path)
     damage(path)
     with pytest.raises(InputError, match=message) as caught:
-        progmem.Forecaster.load(path, small_model(9))
+        progmem.PMTForecaster.load(path, small_model(9))
     assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
+def test_a_forecaster_kept_with_the_former_word_for_its_context_is_read(kept, tmp_path):
+    found = artifact.read(kept, "forecaster")
+    former = {"padding" if name == "context" else name: v for name, v in found.note.items()}
+    assert former["padding"] == P
+    artifact.write(tmp_path / "kept", "forecaster", found.tensors, former)
+    ours, again = (progmem.PMTForecaster.load(p, small_model(9)) for p in (kept, tmp_path / "kept"))
+    assert again.context == P
+    newest = daily_waves(T, 2), hours(T)
+    pd.testing.assert_frame_equal(again.predict(4, *newest), ours.predict(4, *newest))
 
 
 def test_numbers_of_numpy_are_kept_as_others_are(tmp_path):
     model, values = small_model(8), daily_waves(T)
     share, levels = np.float32(0.25), np.array([0.25, 0.75], dtype=np.float32)
-    forecaster = progmem.Forecaster(
-        model, padding=np.int64(P), validation=share, quantiles=levels
+    forecaster = progmem.PMTForecaster(
+        model, context=np.int64(P), validation=share, quantiles=levels
     ).fit(values, hours(T))
     expected = forecaster.predict(np.int64(4))
     forecaster.save(tmp_path / "kept")
-    again = progmem.Forecaster.load(tmp_path / "kept", model).predict(4, values, hours(T))
+    again = progmem.PMTForecaster.load(tmp_path / "kept", model).predict(4, values, hours(T))
     pd.testing.assert_frame_equal(again, expected, rtol=1e-3)

@@ -17,7 +17,7 @@ def test_what_is_known_is_the_token_and_the_columns_own_values():
     values[0, 3] = torch.nan
     token = torch.tensor([[7.0], [8.0]])
     places = Places(np.array([0, 0]), np.array([1, 4]))
-    found = {gaps: knowledge(token, fill(values), places, padding=2) for gaps, fill in GAPS.items()}
+    found = {gaps: knowledge(token, fill(values), places, context=2) for gaps, fill in GAPS.items()}
     assert found["mean"].tolist() == [
         [7, 0, 1, 3],
         [8, 5, 0, 9],
@@ -69,10 +69,12 @@ def test_the_validation_part_chooses_and_both_parts_are_learnt_from():
 
 def test_a_walk_is_predicted_about_as_well_as_by_its_newest_value():
     walk = np.random.default_rng(0).normal(size=(800, 3)).cumsum(0)
-    ours, stays = progmem.Forecaster(LastValues(), padding=30).fit(walk, hours(800)).estimate(12)
+    ours, stays = progmem.PMTForecaster(LastValues(), context=30).fit(walk, hours(800)).estimate(12)
     assert ours.mse < 1.1 * stays.mse
     waves = daily_waves(800)
-    ours, stays = progmem.Forecaster(LastValues(), padding=30).fit(waves, hours(800)).estimate(12)
+    ours, stays = (
+        progmem.PMTForecaster(LastValues(), context=30).fit(waves, hours(800)).estimate(12)
+    )
     assert ours.mse < 0.1 * stays.mse
 
 
@@ -81,7 +83,7 @@ def test_a_column_that_is_missing_at_the_end_goes_on_from_its_newest_value():
     walk = 1000 + rng.normal(size=(800, 2)).cumsum(0)
     gappy = np.where(rng.random((800, 2)) < 0.2, np.nan, walk)
     for seen in (walk, gappy):  # whether or not there were gaps to learn from
-        forecaster = progmem.Forecaster(LastValues(), padding=30).fit(seen, hours(800))
+        forecaster = progmem.PMTForecaster(LastValues(), context=30).fit(seen, hours(800))
         later = np.concatenate([seen[:-1], [[np.nan, walk[-1, 1]]]])
         assert abs(forecaster.predict(1, later, hours(800))["0"].item() - walk[-2, 0]) < 4
     ours, stays = forecaster.estimate(12)
@@ -98,7 +100,7 @@ def test_the_validation_part_chooses_what_stands_for_missing_values(kind, monkey
     for gaps in (*GAPS, "chosen"):
         some = GAPS if gaps == "chosen" else {gaps: GAPS[gaps]}
         monkeypatch.setattr("progmem.forecaster.GAPS", some)
-        forecaster = progmem.Forecaster(LastValues(), padding=30).fit(values[:, :1], hours(600))
+        forecaster = progmem.PMTForecaster(LastValues(), context=30).fit(values[:, :1], hours(600))
         mse, mae = forecaster.estimate(4).ridge
         found[gaps] = mse**0.5 + mae, forecaster.fitted[4].columns[0].gaps
     assert found["chosen"] == min(found["newest"], found["mean"])

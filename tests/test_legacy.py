@@ -14,7 +14,7 @@ from progmem.config import read_config
 from progmem.data.reader import Recording
 from progmem.model.saving import weights_sha256
 from progmem.training.checkpoint import newest_checkpoint
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.pretrain import pretrain
 
 HERE = Path(__file__).parent / "legacy/0.1.0"
@@ -72,13 +72,13 @@ def test_a_forecaster_gives_what_it_gave_and_is_verified_once_it_is_saved_again(
         model = progmem.load(old / "model")
     path, hours = old / "forecaster.safetensors", pd.date_range("2024-01-01", periods=90, freq="h")
     with older(path):
-        forecaster = progmem.Forecaster.load(path, model)
+        forecaster = progmem.PMTForecaster.load(path, model)
     found = forecaster.predict(3, known["series"], hours)
     np.testing.assert_allclose(found.to_numpy(), known["forecaster"], rtol=1e-3)
     forecaster.save(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = progmem.Forecaster.load(path, model)
+        again = progmem.PMTForecaster.load(path, model)
     pd.testing.assert_frame_equal(again.predict(3, known["series"], hours), found)
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_forecaster_is_named(old):
         path.write_bytes(good)
         flip(path, place)
         with pytest.raises(progmem.InputError, match=r"forecaster.safetensors (is damaged|cannot)"):
-            progmem.Forecaster.load(path, model)
+            progmem.PMTForecaster.load(path, model)
 
 
 def test_a_stream_goes_on_and_is_verified_once_it_is_saved(old, known):
@@ -152,14 +152,14 @@ def test_the_digest_of_a_network_is_the_one_it_had(old):
 
 def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):
     with older(old / "tuned"), older(old / "tuned/model"):
-        classifier = Classifier.load(old / "tuned")
+        classifier = SequenceClassifier.load(old / "tuned")
     assert classifier.classes == ("slow", "fast")
     assert_close(classifier.scores(known["x"]), known["tuned"])
     classifier.save(old / "tuned")
     assert sorted(p.name for p in (old / "tuned").iterdir()) == ["head.safetensors", "model"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = Classifier.load(old / "tuned")
+        again = SequenceClassifier.load(old / "tuned")
     np.testing.assert_array_equal(again.scores(known["x"]), classifier.scores(known["x"]))
 
 
@@ -175,7 +175,7 @@ def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(
 def test_a_damaged_head_is_named(old, damage, message):
     damage(old / "tuned")
     with pytest.raises(progmem.ModelFolderError, match=f"not a finetuned run: .*{message}"):
-        Classifier.load(old / "tuned")
+        SequenceClassifier.load(old / "tuned")
 
 
 def flip(path, place=-1):

@@ -23,7 +23,8 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self,
         size: str = "small",
         level: str = "sequence",
-        epochs: int = 50,
+        epochs: int | None = None,
+        steps: int | None = None,
         device: str = "auto",
         batch_size: int = 256,
         lr: float = 1e-4,
@@ -35,6 +36,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self.size = size
         self.level = level
         self.epochs = epochs
+        self.steps = steps
         self.device = device
         self.batch_size = batch_size
         self.lr = lr
@@ -56,7 +58,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
     def _get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
         """A model as small as can be, at every level."""
         small = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
-        levels = ("sequence", "token", "memory")
+        levels = ("sequence", "tokens", "memory")
         return [
             {"level": level, "epochs": 1, "device": "cpu", "settings": small} for level in levels
         ]

@@ -27,7 +27,8 @@ from progmem.files import write_file
 
 FORMAT = "progmem artifact 1"
 KINDS = (
-    "model", "checkpoint", "classifier head", "label probe", "forecaster", "encoder", "stream",
+    "model", "checkpoint", "classifier head", "label probe", "forecaster", "encoder", "classifier",
+    "stream",
 )  # fmt: skip
 LENGTH = 8  # bytes of the header's length, by which a safetensors file begins
 PREFIX = f'{{"__metadata__":{{"format":"{FORMAT}","sha256":"'.encode()

@@ -2,26 +2,28 @@
 
 Every setting is a field of a frozen dataclass, and says which values it takes. Settings come from
 Python, from yaml, or as ``section.key=value``; an unknown name is answered with the nearest one.
+What is not given is None in Python and null in yaml.
 
 Letters: W window, S stride (both in tokens), O = ceil(W / S) copies of a token, K tokens.
 """
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, asdict, dataclass, field, fields
+from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from progmem import legacy
 from progmem.errors import ConfigError, InputError
 
 
-def whole(default: Any, low: int, end: float = float("inf")) -> Any:
-    """A field that takes whole numbers from ``low`` up, below ``end``."""
+def whole(default: Any, low: int, end: float = float("inf"), *, optional: bool = False) -> Any:
+    """A field that takes whole numbers from ``low`` up, below ``end``; None if ``optional``."""
     allowed = f"a whole number from {low} up" + ("" if end == float("inf") else f", below {end}")
-    return checked(default, lambda v: is_whole(v) and low <= v < end, allowed)
+    return checked(default, lambda v: is_whole(v) and low <= v < end, allowed, optional=optional)
 
 
 def number(default: Any, low: float, high: float = float("inf")) -> Any:
@@ -31,12 +33,13 @@ def number(default: Any, low: float, high: float = float("inf")) -> Any:
 
 
 def positive(default: Any, *, optional: bool = False) -> Any:
-    """A field that takes numbers above 0, or nothing where it is ``optional``."""
-
-    def good(value: Any) -> bool:
-        return (optional and value is None) or (is_real(value) and 0 < value < float("inf"))
-
-    return checked(default, good, "a number above 0" + (" or null" if optional else ""))
+    """A field that takes numbers above 0; None if ``optional``."""
+    return checked(
+        default,
+        lambda v: is_real(v) and 0 < v < float("inf"),
+        "a number above 0",
+        optional=optional,
+    )
 
 
 def choice(*options: str) -> Any:
@@ -58,9 +61,14 @@ def is_real(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def checked(default: Any, good: Callable[[Any], bool], allowed: str) -> Any:
-    """A field that takes what is ``good``, which is ``allowed`` in words."""
-    return field(default=default, metadata={"good": good, "allowed": allowed})
+def checked(
+    default: Any, good: Callable[[Any], bool], allowed: str, *, optional: bool = False
+) -> Any:
+    """A field that takes what is ``good``, which is ``allowed`` in words; None if ``optional``."""
+    metadata = {"good": good, "allowed": allowed}
+    if optional:
+        metadata = {"good": lambda v: v is None or good(v), "allowed": f"{allowed} or null"}
+    return field(default=default, metadata=metadata)
 
 
 def check_fields(config: Any, section: str) -> None:
@@ -86,16 +94,21 @@ def check_names(given: Iterable[str], known: Iterable[str], section: str = "") -
             raise ConfigError(f"unknown setting '{dot}{name}'; {hint}")
 
 
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that have a value: null is as good as leaving one out."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def plain(values: Mapping[str, Any], cls: Any) -> dict[str, Any]:
     """Values as their fields mean them: yaml takes 1e-3 for a word and 32 for a number."""
-    kinds = {item.name: type(item.default) for item in fields(cls)}
-    return {name: _plain(value, kinds.get(name)) for name, value in values.items()}
+    kinds = {item.name: item.type for item in fields(cls)}
+    return {name: _plain(value, kinds.get(name)) for name, value in given(values).items()}
 
 
 def _plain(value: Any, kind: Any) -> Any:
     if kind is str and is_real(value):
         return str(value)
-    if kind in (float, type(None)) and isinstance(value, str):
+    if kind in (float, float | None) and isinstance(value, str):
         try:
             return float(value)
         except ValueError:
@@ -126,15 +139,24 @@ LONGEST_TRAINING_WINDOW = 2048  # samples; longer recordings are cut before trai
 class ModelConfig:
     """Shape of a PMT.
 
-    ``size`` fills in ``dim``, ``heads`` and ``blocks`` where they are not given (0), and reads
-    "custom" where they are not that size's.
+    ``size`` fills in ``dim``, ``heads`` and ``blocks`` where they are not given, and reads "custom"
+    where they are not that size's.
+
+    Example:
+        >>> import progmem
+        >>> cfg = progmem.ModelConfig(channels=9)
+        >>> cfg.size, cfg.dim, cfg.heads, cfg.blocks
+        ('small', 128, 4, 3)
+        >>> cfg = progmem.ModelConfig.for_length(500, channels=9, size="tiny")
+        >>> cfg.patch, cfg.patch_stride, cfg.window, cfg.stride
+        (62, 8, 12, 6)
     """
 
-    channels: int = whole(0, 1)  # the default is refused: it must be given
+    channels: int = whole(MISSING, 1)  # must be given
     size: str = choice("small", "tiny", "base", "custom")
-    dim: int = whole(0, 2)
-    heads: int = whole(0, 1)
-    blocks: int = whole(0, 1)  # PMA blocks
+    dim: int = whole(None, 2)
+    heads: int = whole(None, 1)
+    blocks: int = whole(None, 1)  # PMA blocks
     window: int = whole(16, 1)  # W, tokens per window
     stride: int = whole(8, 1)  # S, tokens between window starts; smaller than W means overlap
     slots: int = whole(2, 0)  # memory slots per window; 0 is a model without memory
@@ -152,7 +174,7 @@ class ModelConfig:
         shape = ("dim", "heads", "blocks")
         if isinstance(self.size, str) and self.size in SIZES:
             for name, value in zip(shape, SIZES[self.size], strict=True):
-                if is_whole(getattr(self, name)) and getattr(self, name) == 0:
+                if getattr(self, name) is None:
                     object.__setattr__(self, name, value)
         check_fields(self, "model")
         if SIZES.get(self.size) != tuple(getattr(self, name) for name in shape):
@@ -182,6 +204,7 @@ class ModelConfig:
     def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
         """The config of a mapping, as json or yaml give it; an unknown key names its nearest."""
         check_names(check_mapping(values, "model"), names(cls), "model")
+        values = given(values)
         if "channels" not in values:
             raise ConfigError("model.channels is missing; it is the number of values per sample")
         return cls(**values)
@@ -200,6 +223,7 @@ class ModelConfig:
                 f"length must be in 1..{LONGEST_TRAINING_WINDOW} samples, got {length!r}: that of "
                 "a training window (in a run: data.window); a model then encodes any length"
             )
+        settings = given(settings)
         patch = settings.get("patch", max(1, round(length / 8)))
         eighth = max(1, round(patch / 8)) if is_whole(patch) else 1
         patch_stride = settings.get("patch_stride", eighth)
@@ -235,7 +259,7 @@ class DataConfig:
 
     longest: int = whole(LONGEST_TRAINING_WINDOW, 1, LONGEST_TRAINING_WINDOW + 1)
     window: int = whole(512, 1)  # samples of a row cut from a recording of more than ``longest``
-    hop: int = whole(0, 0)  # samples between such rows; 0: the window's length
+    hop: int | None = whole(None, 1, optional=True)  # samples between such rows; None: the window
     sampling_rate: float | None = positive(None, optional=True)  # samples a second
     covariates: bool = flag(True)  # of dated series: what the calendar says, beside the values
 
@@ -249,16 +273,16 @@ class DataConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewConfig:
-    """Strengths of the two views, in units of a channel's standard deviation; -1: by preset."""
+    """Strengths of the two views, in units of a channel's standard deviation; None: by preset."""
 
     preset: InitVar[str] = "medium"
-    scale: float = number(-1.0, 0)  # sd of a factor per channel, both views
-    jitter_weak: float = number(-1.0, 0)  # sd of the noise on the weak view
-    jitter_strong: float = number(-1.0, 0)  # and on the strong
-    time_warp: float = number(-1.0, 0)  # sd of the log speed at the knots, strong view
-    magnitude_warp: float = number(-1.0, 0)  # sd of a smooth factor at the knots, strong view
-    crop: float = number(-1.0, 0, 1)  # largest share cut away before resizing, both views
-    channel_dropout: float = number(-1.0, 0, 1)  # chance that a channel is silent, both views
+    scale: float = number(None, 0)  # sd of a factor per channel, both views
+    jitter_weak: float = number(None, 0)  # sd of the noise on the weak view
+    jitter_strong: float = number(None, 0)  # and on the strong
+    time_warp: float = number(None, 0)  # sd of the log speed at the knots, strong view
+    magnitude_warp: float = number(None, 0)  # sd of a smooth factor at the knots, strong view
+    crop: float = number(None, 0, 1)  # largest share cut away before resizing, both views
+    channel_dropout: float = number(None, 0, 1)  # chance that a channel is silent, both views
     knots: int = whole(4, 2)
     align: str = choice("time", "index")  # positives: same stretch of time, or same position
 
@@ -266,7 +290,7 @@ class ViewConfig:
         if preset not in PRESETS:
             raise ConfigError(f"views.preset must be one of {', '.join(PRESETS)}, got {preset!r}")
         for name, value in PRESETS[preset].items():
-            if getattr(self, name) == -1.0:
+            if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
         check_fields(self, "views")
 
@@ -296,11 +320,19 @@ class LossConfig:
             raise ConfigError("loss.icl, loss.pcl and loss.hgcl are all 0; nothing would be learnt")
 
 
+EPOCHS = 50  # of a run that is given neither epochs nor steps
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The optimiser, the length of the run and what is kept of it."""
+    """The optimiser, the length of the run and what is kept of it.
 
-    epochs: int = whole(50, 1)
+    A run takes ``epochs`` passes over the data or ``steps`` updates, whichever is given; 50 epochs
+    if neither is.
+    """
+
+    epochs: int | None = whole(None, 1, optional=True)
+    steps: int | None = whole(None, 1, optional=True)
     batch_size: int = whole(256, 2)  # series, over all processes
     parts: int = whole(1, 1)  # of a process' batch, held in memory one at a time; costs time
     lr: float = positive(1e-4)
@@ -316,6 +348,12 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train")
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(
+                f"train.epochs is {self.epochs} and train.steps is {self.steps}; give one of them"
+            )
+        if self.steps is None and self.epochs is None:
+            object.__setattr__(self, "epochs", EPOCHS)
         if self.lr_end > self.lr:
             raise ConfigError(f"train.lr_end must be at most train.lr ({self.lr:g})")
 
@@ -331,7 +369,9 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All settings by section; of ``train.epochs`` and ``train.steps`` the one that is used."""
+        values = asdict(self)
+        return {**values, "train": given(values["train"])}
 
 
 _SECTIONS: dict[str, Any] = {
@@ -367,7 +407,8 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not yaml: {str(error).splitlines()[0]}") from error
-        values = {k: dict(check_mapping(v, k)) for k, v in check_mapping(values, str(path)).items()}
+        values = legacy.settings(check_mapping(values, str(path)))
+        values = {k: dict(check_mapping(v, k)) for k, v in values.items()}
     for override in overrides:
         key, equals, text = override.partition("=")
         section, dot, name = key.partition(".")
@@ -381,7 +422,7 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
 
 
 SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have
-TRAIN = {"epochs": 50, "batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
+TRAIN = {"batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
 
 
 Amount = int | float  # of labels: a share of each class, or a number a class
@@ -439,7 +480,7 @@ def finetune_config(values: Mapping[str, Any]) -> FinetuneConfig:
     own = check_mapping(values.get("finetune") or {}, "finetune")
     check_names(own, names(LabelConfig), "finetune")
     run = {name: values[name] for name in SECTIONS if name in values}
-    run["train"] = {**TRAIN, **check_mapping(run.get("train") or {}, "train")}
+    run["train"] = {**TRAIN, **given(check_mapping(run.get("train") or {}, "train"))}
     run["loss"] = {"pcl": 0}  # no objective but the labels: a model without memory is fine
     return FinetuneConfig(run=run_config(run), finetune=LabelConfig(**plain(own, LabelConfig)))
 

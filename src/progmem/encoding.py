@@ -14,6 +14,19 @@ class Encoding(NamedTuple):
     A mask is False where a series has no such token or window, or where all of it is missing.
     Spans are ``[start, end)`` in samples and shared by the batch. Encoders without a memory
     leave ``memory`` and ``eos`` at None, those without windows the masks and spans of windows too.
+
+    Example:
+        >>> import progmem, torch
+        >>> model = progmem.PMT(progmem.ModelConfig(channels=1, size="tiny"))
+        >>> x = torch.randn(2, 100, 1)  # (batch, time, channels)
+        >>> x[0, 20:40] = torch.nan  # missing
+        >>> z = model.encode(x)
+        >>> isinstance(z, progmem.Encoding)
+        True
+        >>> z.tokens.shape, z.memory.shape, z.sequence.shape
+        (torch.Size([2, 47, 64]), torch.Size([2, 5, 2, 64]), torch.Size([2, 64]))
+        >>> z.token_spans[10].tolist(), z.token_mask[:, 10].tolist()
+        ([20, 28], [False, True])
     """
 
     tokens: Tensor  # (B, K, D), 0 where token_mask is False
@@ -27,6 +40,24 @@ class Encoding(NamedTuple):
 
 
 class Encoder(Protocol):
-    """Anything that turns series (B, L, C) into an `Encoding`: PMT and every baseline."""
+    """Anything that turns series (B, L, C) into an `Encoding`: PMT and every baseline.
+
+    Example:
+        >>> import progmem, torch
+        >>> class Means:
+        ...     '''The mean of a series as its only token.'''
+        ...
+        ...     def encode(self, x):
+        ...         mean = torch.as_tensor(x).mean(1)  # (B, C)
+        ...         there = torch.ones(len(mean), 1, dtype=torch.bool)
+        ...         spans = torch.tensor([[0, x.shape[1]]])
+        ...         return progmem.Encoding(
+        ...             tokens=mean[:, None], memory=None, sequence=mean, eos=None,
+        ...             token_mask=there, window_mask=None, token_spans=spans, window_spans=None,
+        ...         )
+        >>> encoder: progmem.Encoder = Means()
+        >>> encoder.encode(torch.ones(2, 100, 3)).sequence.tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+    """
 
     def encode(self, x: Any) -> Encoding: ...

@@ -1,7 +1,7 @@
 """Forecasts of a user's own series from a frozen encoder, with the spread of past errors.
 
 For each column and horizon, a ridge regression uses the last token of the window that ends at a
-moment and the column's recent values.
+moment and the column's recent values. The encoder is given, or trained on the series first.
 
 Shapes: T samples, C channels an encoder sees, F columns, P samples of past, H horizon, D width,
 q quantiles, n moments, K values a ridge uses.
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted, shaped
-from progmem.config import is_real
+from progmem.config import LONGEST_TRAINING_WINDOW, is_real, read_config
 from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
 from progmem.data.forecast_sets import ForecastData, moments
 from progmem.data.own_series import Dated, take
+from progmem.data.reader import Recording
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
+from progmem.model import saving
+from progmem.model.pmt import PMT
 from progmem.probes.forecast import (
     ALPHAS,
     PADDING,
@@ -69,17 +72,17 @@ def newest_before(values: Tensor) -> Tensor:
 GAPS: dict[str, Callable[[Tensor], Tensor]] = {"newest": newest_before, "mean": Tensor.nan_to_num}
 
 
-def knowledge(token: Tensor, values: Tensor, places: Places, padding: int) -> Tensor:
+def knowledge(token: Tensor, values: Tensor, places: Places, context: int) -> Tensor:
     """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
 
     These are ``values`` (1, T, 1) in the windows that end at ``places``, 0 where missing.
     """
     instance, time = (torch.from_numpy(index).to(values.device) for index in places)
-    own = windows(values, padding)[instance, time, :, 0]  # (n, P+1)
+    own = windows(values, context)[instance, time, :, 0]  # (n, P+1)
     return torch.cat([token, own.nan_to_num(0.0)], dim=1)
 
 
-def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], padding: int) -> tuple[Ridge, Tensor]:
+def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], context: int) -> tuple[Ridge, Tensor]:
     """The ridge of a column, and (n, H) how far off one without the validation part was on it.
 
     ``x`` is the `knowledge` of two parts, training and validation, ``y`` (n, H) what followed. The
@@ -87,11 +90,11 @@ def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], padding: int) -> tuple[
     """
     candidates = [
         (draw, ridge) for draw in (to_the_mean, to_the_newest)
-        for ridge in draw(x[0], y[0], PENALTIES, padding)
+        for ridge in draw(x[0], y[0], PENALTIES, context)
     ]  # fmt: skip
     ridge = choose([ridge for _, ridge in candidates], x[1], y[1])
     draw = next(draw for draw, one in candidates if one is ridge)
-    (whole,) = draw(torch.cat(list(x)), torch.cat(list(y)), [ridge.alpha], padding)
+    (whole,) = draw(torch.cat(list(x)), torch.cat(list(y)), [ridge.alpha], context)
     return whole, y[1] - ridge.predict(x[1])
 
 
@@ -100,9 +103,9 @@ def to_the_mean(x: Tensor, y: Tensor, alphas: Sequence[float], _: int) -> list[R
     return ridge_path(x, y, alphas)
 
 
-def to_the_newest(x: Tensor, y: Tensor, alphas: Sequence[float], padding: int) -> list[Ridge]:
+def to_the_newest(x: Tensor, y: Tensor, alphas: Sequence[float], context: int) -> list[Ridge]:
     """The same linear functions, but drawn to the newest value: for series without a level."""
-    now, past = x[:, -1:], slice(-1 - padding, -1)
+    now, past = x[:, -1:], slice(-1 - context, -1)
     x = x.clone()
     x[:, past] -= now
     found = []
@@ -127,61 +130,91 @@ class Estimate(NamedTuple):
     last_value: Errors  # of repeating the newest value that is observed
 
 
-class Forecaster:
-    """Dated predictions by one ridge a column and horizon, from what is known at a series' end.
+class PMTForecaster:
+    """Dated predictions by a ridge for each column and horizon, from what a series' end tells.
 
     That is the encoder's last token, which knows of all columns and of the calendar, and the
     column's own values in the window. A penalty draws predictions to the column's mean or to its
     newest value, and a missing value of the past is taken for the newest before it or for the mean,
     whichever is better in the validation part.
 
-    The encoder sees the time covariates and then the columns, as `progmem pretrain` gives them to
-    it for a .csv file with a column date; or the columns alone, if it has no channels for more.
+    An encoder that is given sees the time covariates and then the columns, as `progmem pretrain`
+    gives them to it for a .csv file with a column date; or the columns alone, if it has no channels
+    for more. Without one, ``fit`` trains a PMT on the columns of what comes before the validation
+    part, for 60 steps, however long the series is.
 
     Args:
-        encoder: frozen; its last token of a window must end with the window (patch stride 1).
-        padding: samples of past that a window shows beside the newest.
+        encoder: frozen; its last token of a window must end with the window (patch stride 1). None:
+            ``fit`` trains one.
+        context: samples of past that a window shows beside the newest.
         validation: the share at the end of the series that chooses the penalty and shows how far
             off predictions are, by ridges that learn from what comes before it. Those that predict
             learn from the whole.
         quantiles: of those residuals, given with every prediction.
+        size: "tiny", "small" or "base": of the encoder that ``fit`` trains, as all that follow.
+        seed: the same seed, settings and series give the same encoder, to the bit on a CPU.
+        verbose: whether training shows its progress.
+        settings: everything else as on the command line, e.g. ``("train.steps=300",)``.
+
+    Example:
+        >>> import numpy as np, pandas as pd, progmem
+        >>> dates = pd.date_range("2024-01-01", periods=600, freq="h")
+        >>> load = pd.Series(2 + np.sin(np.arange(600) * 2 * np.pi / 24), dates, name="kW")
+        >>> forecaster = progmem.PMTForecaster(context=48, settings=("train.steps=2",)).fit(load)
+        >>> forecaster.predict(horizon=3).round(2)[["kW", "kW 10%", "kW 90%"]]
+                               kW  kW 10%  kW 90%
+        date
+        2024-01-26 00:00:00  2.00    2.00    2.00
+        2024-01-26 01:00:00  2.26    2.26    2.26
+        2024-01-26 02:00:00  2.50    2.50    2.50
     """
+
+    encoder: Encoder  # given, or once fitted
 
     def __init__(
         self,
-        encoder: Encoder,
+        encoder: Encoder | None = None,
         *,
-        padding: int = PADDING,
+        context: int = PADDING,
         validation: float = 0.2,
         quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        size: str = "tiny",
+        seed: int = 0,
+        verbose: bool = False,
+        settings: Sequence[str] | None = None,
     ) -> None:
         if isinstance(encoder, str | Path):
             raise InputError(f"give the model itself: progmem.load({str(encoder)!r})")
-        if not callable(getattr(encoder, "encode", None)):
+        if encoder is not None and not callable(getattr(encoder, "encode", None)):
             raise InputError(f"the encoder must have a method encode, as PMT has; got {encoder!r}")
-        check_count("padding", padding)
+        check_count("context", context)
         if not is_real(validation) or not 0 < validation < 1:
             raise InputError(f"validation must be a share between 0 and 1, got {validation!r}")
         quantiles = tuple(quantiles) if isinstance(quantiles, Iterable) else quantiles
         if not isinstance(quantiles, tuple) or not all(is_real(q) and 0 < q < 1 for q in quantiles):
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
-        self.encoder, self.padding, self.validation = encoder, int(padding), float(validation)
+        self.trains = encoder is None  # in fit
+        self.context, self.validation = int(context), float(validation)
         self.quantiles = tuple(map(float, quantiles))
+        self.size, self.seed, self.verbose, self.settings = size, seed, verbose, settings
+        if encoder is not None:
+            self.encoder = encoder
         self.fitted: dict[int, Fitted] = {}
         self.data: ForecastData | None = None
 
-    def fit(self, series: Any, dates: Any = None) -> "Forecaster":
+    def fit(self, series: Any, dates: Any = None) -> "PMTForecaster":
         """Encode a series (T,) or (T, F), NaN where missing, with regular dates.
 
-        A DataFrame that is indexed by dates needs no others.
+        A DataFrame that is indexed by dates needs no others. The encoder is trained before, if none
+        was given.
         """
         taken = take(series, dates)
         T = len(taken.values)
         end = T - round(self.validation * T)
-        if end <= self.padding + 1:
+        if end <= self.context + 1:
             raise InputError(
-                f"a training part of {end} samples holds no window of {self.padding + 1} with one "
-                "to predict; give a longer series or a smaller padding"
+                f"a training part of {end} samples holds no window of {self.context + 1} with one "
+                "to predict; give a longer series or a smaller context"
             )
         names = self._names(taken.columns)
         twice = [name for i, name in enumerate(names) if name in names[:i]]
@@ -192,11 +225,13 @@ class Forecaster:
             )
         mean, scale = moments(taken.values[:end], taken.columns)
         bounds = {"train": (0, end), "validation": (end, T)}
+        if self.trains:
+            self.encoder = trained_encoder(self, taken, end)
         x = self._seen(taken)[None]  # (1, T, C)
         target = ((taken.values - mean) / scale)[None]
         data = ForecastData("the series", x, target, mean[None], scale[None], taken.columns, bounds)
-        everything = Places(np.zeros(T - self.padding, dtype=np.int64), np.arange(self.padding, T))
-        self.known = Known(self.encoder, data, [everything], self.padding)
+        everything = Places(np.zeros(T - self.context, dtype=np.int64), np.arange(self.context, T))
+        self.known = Known(self.encoder, data, [everything], self.context)
         self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
         self.mean, self.scale, self.data = mean, scale, data
         self.target = torch.as_tensor(target, device=device_of(self.encoder))
@@ -228,19 +263,19 @@ class Forecaster:
                     f"the series has steps of {step_of(taken.dates)}; the forecaster was fitted on "
                     f"steps of {self.step}"
                 )
-            if len(taken.values) <= self.padding:
+            if len(taken.values) <= self.context:
                 raise InputError(
                     f"the series has {len(taken.values)} samples; the forecaster looks at the last "
-                    f"{self.padding + 1}: give them all, NaN where missing"
+                    f"{self.context + 1}: give them all, NaN where missing"
                 )
             index, x = taken.dates, self._seen(taken)[None]
-            token, there = sliding_features(self.encoder, x, _end(index), padding=self.padding)
+            token, there = sliding_features(self.encoder, x, _end(index), padding=self.context)
             target = torch.as_tensor((taken.values - self.mean) / self.scale)[None]
         if not bool(there.all()) or bool(target[0, -1].isnan().all()):  # dates are always there
             raise InputError(f"nothing is observed at {index[-1]}, the end; cut the series before")
         F, end, target = len(self.columns), _end(index), target.to(token.device)
         each = [
-            ridge.predict(knowledge(token, GAPS[gaps](target[..., [f]]), end, self.padding))
+            ridge.predict(knowledge(token, GAPS[gaps](target[..., [f]]), end, self.context))
             for f, (gaps, ridge) in enumerate(known.columns)
         ]
         centre = torch.stack(each, dim=2).flatten(1)  # (1, H * F), of F times (1, H)
@@ -306,15 +341,15 @@ class Forecaster:
         found = []
         for gaps in GAPS if bool(values.isnan().any()) else ("newest",):
             own = GAPS[gaps](values)
-            x = [knowledge(token, own, at, self.padding) for token, at in parts.values()]
-            ridge, residual = fit_column(x, y, self.padding)
+            x = [knowledge(token, own, at, self.context) for token, at in parts.values()]
+            ridge, residual = fit_column(x, y, self.context)
             found.append((Column(gaps, ridge), residual))
         return min(found, key=lambda one: distance(one[1]))
 
     def _places(self, part: str, horizon: int) -> Places:
         """The moments of a part with ``horizon`` samples ahead at which a value is observed."""
         assert self.data is not None
-        places = samples(self.data, part, horizon, padding=self.padding, most=None)
+        places = samples(self.data, part, horizon, padding=self.context, most=None)
         there = self.known.there(places)
         there &= ~np.isnan(self.data.target[0, places.time]).all(1)  # a date alone is not enough
         return Places(*(index[there] for index in places))
@@ -338,12 +373,20 @@ class Forecaster:
         return np.concatenate([time_covariates(taken.dates), taken.values], axis=1)
 
     def save(self, path: str | Path) -> None:
-        """Write the horizons fitted so far, without pickle and without the encoder."""
+        """Write the horizons fitted so far, without pickle.
+
+        If ``fit`` trained the encoder, ``path`` is a folder, which holds it too; otherwise a file
+        without the encoder.
+        """
         _save(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, encoder: Encoder) -> "Forecaster":
-        """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+    def load(cls, path: str | Path, encoder: Encoder | None = None) -> "PMTForecaster":
+        """The forecaster that ``save`` wrote.
+
+        ``encoder`` is the one it was fitted on; a folder has its own. That one then counts as
+        given: ``fit`` does not train it again.
+        """
         return _load(Path(path), encoder)
 
 
@@ -352,14 +395,65 @@ def _end(index: "pd.DatetimeIndex") -> Places:
     return Places(np.array([0]), np.array([len(index) - 1]))
 
 
-ARGUMENTS = ("padding", "validation", "quantiles")
+# Of the encoder that fit trains. Values without the calendar, tokens of a day, HGCL alone and a
+# short training did well on the validation parts of docs/LOG.md; bent time would not fit its hours.
+DEFAULTS = (
+    "views.preset=gentle", "views.time_warp=0", "views.crop=0", "loss.icl=0", "loss.pcl=0",
+    "train.steps=60", "train.batch_size=32", "train.lr=1e-3",
+)  # fmt: skip
+PARAMETERS = {"size": "model.size", "seed": "train.seed"}
+
+
+def trained_encoder(forecaster: "PMTForecaster", taken: Dated, end: int) -> PMT:
+    """An encoder of the columns, trained without labels on the first ``end`` samples."""
+    from progmem.estimators import ONE_CHECKPOINT, check_settings, training  # they load slowly
+    from progmem.training.pretrain import pretrain
+
+    more = check_settings(forecaster.settings, PARAMETERS)
+    given = [f"{name}={getattr(forecaster, key)}" for key, name in PARAMETERS.items()]
+    if any(text.startswith("train.epochs=") for text in more):
+        given.append("train.steps=null")  # they are in place of the default's steps
+    window = max(2, min(forecaster.context + 1, end // 4, LONGEST_TRAINING_WINDOW))
+    patch, stride = tokens_of_a_day(taken.dates, forecaster.context, window)
+    geometry = [f"model.patch={patch}", f"model.patch_stride={stride}", f"data.longest={window}",
+                f"data.window={window}", f"data.hop={max(1, window // 10)}"]  # fmt: skip
+    cfg = read_config(None, [ONE_CHECKPOINT, *DEFAULTS, *geometry, *given, *more])
+    with training() as folder:
+        log = print if forecaster.verbose else None
+        recordings = [Recording("the series", taken.values[:end])]
+        return pretrain(recordings, folder / "run", cfg, log=log)
+
+
+def tokens_of_a_day(dates: "pd.DatetimeIndex", context: int, window: int) -> tuple[int, int]:
+    """Patch and patch stride: a day, if one fits well into a window, and an eighth of it.
+
+    The last token of ``context`` + 1 samples ends with them: the patch is made a little longer
+    until it does. Where a day does not fit, a patch is an eighth of the training window.
+    """
+    import pandas as pd
+
+    day = int((dates < dates[0] + pd.Timedelta(days=1)).sum())  # samples
+    patch = day if 4 <= day <= window // 3 else max(1, window // 8)
+    stride = max(1, round(patch / 8))
+    return patch + (context + 1 - patch) % stride, stride
+
+
+ARGUMENTS = ("context", "validation", "quantiles")
+FILE = "forecaster.safetensors"  # in the folder of one that trained its encoder
 NUMBER = (int, float)
 
 
-def _save(forecaster: "Forecaster", path: Path) -> None:
+def _save(forecaster: "PMTForecaster", path: Path) -> None:
     """Write the horizons fitted so far."""
     if not forecaster.fitted:
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
+    if forecaster.trains:
+        from progmem.estimators import check_folder
+
+        assert isinstance(forecaster.encoder, PMT)
+        check_folder(path, ("model", FILE), "a forecaster with its encoder")
+        forecaster.encoder.save(path / "model")
+        path = path / FILE
     tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
     for horizon, (columns, spread, _) in forecaster.fitted.items():
         tensors |= {
@@ -380,21 +474,26 @@ def _save(forecaster: "Forecaster", path: Path) -> None:
     artifact.write(path, "forecaster", tensors, note)
 
 
-def _load(path: Path, encoder: Encoder) -> "Forecaster":
+def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
-    from progmem.forecaster import Forecaster
-
+    if path.is_dir():
+        if encoder is None:
+            encoder = saving.load(path / "model")
+        path = path / FILE
     if not path.is_file():
         raise InputError(f"there is no forecaster in {path}")
+    if encoder is None:
+        raise InputError(f"{path} was kept without its encoder; give the one it was fitted on")
     where = f"{path} is not a forecaster this version can read"
     try:
         kept = legacy.read_forecaster(path) or artifact.read(path, "forecaster")
+        kept = kept._replace(note=legacy.forecaster_note(kept.note))
         if kept.note.get("encoder") != fingerprint(encoder):
             raise ArtifactError(f"{path} was fitted on the features of another model; fit it again")
         columns = noted(kept.note, "columns", list, where, of=str)
         step = noted(kept.note, "step", str, where)
         arguments: dict[str, Any] = {name: kept.note.get(name) for name in ARGUMENTS}
-        found = Forecaster(encoder, **arguments)  # which checks them
+        found = PMTForecaster(encoder, **arguments)  # which checks them
         fitted = _fitted(kept, found, len(columns), where)
     except ArtifactError as error:
         raise InputError(str(error)) from error
@@ -405,10 +504,8 @@ def _load(path: Path, encoder: Encoder) -> "Forecaster":
     return found
 
 
-def _fitted(kept: Artifact, forecaster: "Forecaster", F: int, where: str) -> dict[int, "Fitted"]:
+def _fitted(kept: Artifact, forecaster: "PMTForecaster", F: int, where: str) -> dict[int, "Fitted"]:
     """What each horizon needs, if all of its parts fit together and to the forecaster."""
-    from progmem.forecaster import Fitted
-
     q, device = len(forecaster.quantiles), device_of(forecaster.encoder)
     width = getattr(
         getattr(forecaster.encoder, "cfg", None), "dim", None
@@ -423,7 +520,7 @@ def _fitted(kept: Artifact, forecaster: "Forecaster", F: int, where: str) -> dic
         weight = kept.tensors.get(f"{text}.weight", torch.empty(0))
         H, K = int(text), weight.shape[1] if weight.ndim == 3 else 0
         if width is not None:
-            K = width + forecaster.padding + 1
+            K = width + forecaster.context + 1
         expected |= {
             f"{text}.weight": shaped(F, K, H),
             f"{text}.bias": shaped(F, H),

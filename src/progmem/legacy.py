@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote, read as the artifacts of today.
+"""What version 0.1.0 wrote, read as the artifacts of today, and words that have changed since.
 
 That version kept tensors and notes in files beside each other. The checksums it has are compared;
 since they leave out some of the notes, a warning says that what is read is not verified. Each
@@ -8,6 +8,7 @@ function gives None for what is not of that version.
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ def read_encoder(folder: Path) -> Artifact | None:
         raise ArtifactError(f"{path} is damaged: its sha256 is not the one in it")
     _warn(folder)
     return Artifact({}, facts, "")
+
+
+def encoder_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a saved PMTEncoder, whose level "tokens" was "token" up to 0.2.0.dev0."""
+    return {**params, "level": "tokens"} if params.get("level") == "token" else params
+
+
+def forecaster_note(note: dict[str, Any]) -> dict[str, Any]:
+    """The note of a kept forecaster, whose context was called padding up to 0.2.0.dev0."""
+    return {"context" if name == "padding" else name: value for name, value in note.items()}
+
+
+def settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a yaml file; 0.1.0 wrote 0 for a data.hop that was not given."""
+    data = values.get("data")
+    if isinstance(data, Mapping) and data.get("hop") == 0:
+        return {**values, "data": {**data, "hop": None}}
+    return dict(values)
 
 
 def read_stream(path: Path) -> Artifact | None:

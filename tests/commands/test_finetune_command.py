@@ -18,7 +18,7 @@ from progmem.config import LabelConfig, read_config, read_finetune_config
 from progmem.data.labels import choose_parts
 from progmem.errors import ConfigError, InputError
 from progmem.report.tables import finetune_table
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
@@ -65,7 +65,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     use = ["probe", "classify", "own/model", "--probe", "own", "--predict", "x.npy", "-o", "p.csv"]
     assert main(use) == 0
     rows = list(csv.DictReader((files / "p.csv").read_text().splitlines()))
-    classifier = Classifier.load("own")
+    classifier = SequenceClassifier.load("own")
     assert [row["label"] for row in rows] == classifier.predict(np.load("x.npy")).tolist()
     scores = np.sort(classifier.scores(np.load("x.npy")), axis=1)
     expected = scores[:, -1] - scores[:, -2]

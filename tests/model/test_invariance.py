@@ -63,6 +63,14 @@ def test_right_padding_is_neutral(encoder, dtype):
             assert not row.tokens[:, K:].any() and not z.token_mask[i, K:].any()
 
 
+def test_lengths_are_given_by_name(encoder):
+    x, lengths = torch.randn(2, 61, 2), torch.tensor([61, 40])
+    with pytest.raises(TypeError, match="positional"):
+        encoder.encode(x, lengths)
+    with pytest.raises(TypeError, match="positional"):
+        encoder(x, None, lengths)
+
+
 def test_a_gap_or_padding_never_reaches_a_mate(encoder):
     x = torch.randn(3, 61, 2)
     clean = encoder.encode(x)

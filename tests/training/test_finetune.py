@@ -19,7 +19,7 @@ from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.training.checkpoint import newest_checkpoint
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import FinetuneTask, finetune
 from progmem.training.grad_cache import backward_in_parts
 from progmem.training.metrics import MetricsLog
@@ -32,7 +32,7 @@ def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
     rows = TrainingWindows(data.recordings, read_config(None).data)
     cfg = config("train.precision=64", "train.batch_size=12")
     model = progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1)).double()
-    learner = Classifier(model, data.classes, only_head=True)
+    learner = SequenceClassifier(model, data.classes, only_head=True)
     labels = torch.from_numpy(data.y)
     task = FinetuneTask(learner, rows, labels, cfg, device=torch.device("cpu"))
     batch = task.make_batch(0)
@@ -97,7 +97,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, pretrained, more):
     without_last_checkpoint(tmp_path / "broken")
     finetune(made(), tmp_path / "broken", cfg, pretrained=pretrained, log=said.append)
     assert any("going on from step" in line for line in said)
-    whole, broken = (Classifier.load(tmp_path / name) for name in ("whole", "broken"))
+    whole, broken = (SequenceClassifier.load(tmp_path / name) for name in ("whole", "broken"))
     assert same_weights(whole, broken)
     again = []
     finetune(made(), tmp_path / "broken", cfg, pretrained=pretrained, log=again.append)
@@ -125,7 +125,9 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, 
     assert not (tmp_path / "stopped/result.json").exists()
     for name in ("stopped", "whole"):
         finetune(made(), tmp_path / name, cfg, log=lambda _: None)
-    assert same_weights(*(Classifier.load(tmp_path / name) for name in ("stopped", "whole")))
+    assert same_weights(
+        *(SequenceClassifier.load(tmp_path / name) for name in ("stopped", "whole"))
+    )
     lines = (tmp_path / "stopped/metrics.jsonl").read_text().splitlines()
     steps = [json.loads(line) for line in lines]
     assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
@@ -202,7 +204,7 @@ def test_views_are_shown_and_are_new_every_step(kind):
         config(f"finetune.views={kind}"),
     )
     shape = progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1)
-    learner = Classifier(progmem.PMT(shape), ("slow", "fast"), only_head=False)
+    learner = SequenceClassifier(progmem.PMT(shape), ("slow", "fast"), only_head=False)
     labels = torch.arange(16) % 2
     task = FinetuneTask(learner, rows, labels, cfg, device=torch.device("cpu"))
     first, second, again = (task.make_batch(number).x for number in (0, 1, 0))
@@ -237,7 +239,7 @@ def test_a_run_begun_before_columns_were_noted_goes_on_and_notes_them(tmp_path):
 
 def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_path):
     classifier, _ = finetune(made(), tmp_path / "run", config(), log=None)
-    again = Classifier.load(tmp_path / "run")
+    again = SequenceClassifier.load(tmp_path / "run")
     with pytest.raises(InputError, match="series 1 has no observed value; leave it out"):
         again.predict([np.zeros((60, 2)), np.full((60, 2), np.nan)])
     x = made().test
@@ -245,7 +247,7 @@ def test_a_saved_classifier_predicts_the_same_and_notices_a_strange_head(tmp_pat
     finetune(made(), tmp_path / "other", config("train.seed=1"), log=None)
     shutil.copy(tmp_path / "other/head.safetensors", tmp_path / "run/head.safetensors")
     with pytest.raises(ModelFolderError, match="head belongs to another network"):
-        Classifier.load(tmp_path / "run")
+        SequenceClassifier.load(tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +290,7 @@ def test_a_damaged_or_strange_head_is_refused_in_one_line(tuned, tmp_path, damag
     shutil.copytree(tuned, folder)
     damage(folder / "head.safetensors")
     with pytest.raises(ModelFolderError, match=f"{folder} is not a finetuned run: .*{message}"):
-        Classifier.load(folder)
+        SequenceClassifier.load(folder)
 
 
 def test_a_model_without_memory_and_series_cut_into_windows_are_trained(tmp_path):

@@ -13,6 +13,7 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import nn
 from training_setup import SETTINGS, assert_same_model, made_recordings, run, steps_of
 
@@ -115,6 +116,20 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
     before = len(steps_of(folder))
     run(folder, "train.epochs=5")
     assert len(steps_of(folder)) > before
+
+
+def test_a_run_counted_in_steps_is_that_of_its_epochs_and_more_steps_go_on(finished, tmp_path):
+    total = max(steps_of(finished))
+    by_steps = ("train.epochs=null", f"train.steps={total}")
+    run(tmp_path / "run", *by_steps)
+    assert_same_model(tmp_path / "run", finished)
+    noted = yaml.safe_load((tmp_path / "run/config.yaml").read_text())["train"]
+    assert noted["steps"] == total and "epochs" not in noted
+    max((tmp_path / "run/checkpoints").iterdir()).unlink()  # broken off: it goes on to the same
+    run(tmp_path / "run", *by_steps)
+    assert_same_model(tmp_path / "run", finished)
+    run(tmp_path / "run", "train.epochs=null", f"train.steps={total + 4}")
+    assert max(steps_of(tmp_path / "run")) == total + 4
 
 
 def pickled(path):

@@ -8,7 +8,7 @@ from torch.func import functional_call
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.model.pmt import PMT
 from progmem.training import distributed
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import call_with_cast_weights, cast_weights
 
 
@@ -31,7 +31,7 @@ def test_weights_cast_once_give_the_values_and_gradients_of_weights_cast_at_ever
 @pytest.mark.parametrize("kind", [PMT, VanillaTransformer])
 def test_a_classifier_casts_its_weights_once_and_only_under_autocast(kind, monkeypatch):
     encoder = kind(make_model(6, 3, 2).cfg)
-    classifier = Classifier(encoder, ("a", "b"), only_head=False)
+    classifier = SequenceClassifier(encoder, ("a", "b"), only_head=False)
     torch.nn.init.normal_(classifier.head.weight)
     calls = []
     monkeypatch.setattr(distributed, "cast_weights", lambda *a: calls.append(a) or cast_weights(*a))

@@ -12,7 +12,7 @@ from two_processes import BATCH, STEPS, SUBSETS, gradients, train_on_labels
 
 import progmem
 from progmem.data.windows import TrainingWindows
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import split_rows
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows
@@ -47,7 +47,7 @@ def test_two_processes_equal_one(tmp_path):
             torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-7)
 
     alone = train_on_labels(tmp_path / "alone").state_dict()
-    for name, tensor in Classifier.load(tmp_path / "finetuned").state_dict().items():
+    for name, tensor in SequenceClassifier.load(tmp_path / "finetuned").state_dict().items():
         torch.testing.assert_close(tensor, alone[name].to(tensor.dtype), rtol=0, atol=1e-7)
 
 

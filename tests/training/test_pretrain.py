@@ -81,7 +81,8 @@ def golden_losses():
     "settings, message",
     [
         (["train.lr=2e-3"], "begun with other settings: train.lr differ"),
-        (["train.epochs=3"], "train.epochs differ; only train.epochs may grow"),
+        (["train.epochs=3"], "train.epochs differ; only train.epochs or train.steps may grow"),
+        (["train.epochs=null", "train.steps=90"], "train.epochs, train.steps differ"),
         (["model.blocks=1", "loss.icl=0"], "loss.icl, model.blocks differ"),
     ],
 )

@@ -65,7 +65,7 @@ class VanillaTransformer(nn.Module):
         return layer.attention_output(rows, attended)
 
     @torch.no_grad()
-    def encode(self, x: Any, lengths: Any = None, *, batch_size: int = 64) -> Encoding:
+    def encode(self, x: Any, *, lengths: Any = None, batch_size: int = 64) -> Encoding:
         """Encode series as they are, as `PMT.encode` does."""
         series = Series(x, lengths, self.cfg)
         check_count("batch_size", batch_size)

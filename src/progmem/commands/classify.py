@@ -20,7 +20,7 @@ from progmem.probes.classify import LABELS, SEEDS, probe_set
 from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.report.tables import classification_table
 from progmem.series import Series
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import check_unseen, read_as_trained, run_of, trained_on
 
 
@@ -92,14 +92,14 @@ def label_series(
     if others is not None:
         names = [r.name for r in others]
         Series([r.values for r in others], None, model.cfg, names)  # refused before all else
-    probe: LabelProbe | Classifier
+    probe: LabelProbe | SequenceClassifier
     if probe_file is None:
         assert x is not None and y is not None
         known = read_as_trained(x, run)
         check_order(str(x), columns_of(known), others or [])
         probe = _fit(model, known, x, y, pooling or "sequence", say)
     elif probe_file.is_dir():
-        probe = Classifier.load(probe_file, device=next(model.parameters()).device)
+        probe = SequenceClassifier.load(probe_file, device=next(model.parameters()).device)
         if weights_sha256(probe.encoder) != weights_sha256(model):
             raise InputError(f"{model_folder} is not the network of {probe_file}; give its model/")
     else:
@@ -118,7 +118,7 @@ def label_series(
         say(f"{len(others)} predictions: {out}")
 
 
-def _predict(probe: LabelProbe | Classifier, series: list[np.ndarray]) -> Prediction:
+def _predict(probe: LabelProbe | SequenceClassifier, series: list[np.ndarray]) -> Prediction:
     if isinstance(probe, LabelProbe):
         return probe.predict(series)
     return Prediction.of_scores(np.array(probe.classes), probe.scores(series))

@@ -13,7 +13,7 @@ from progmem.data.reader import Recording, has_calendar, read_csv
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.files import check_output, check_result_file
-from progmem.forecaster import Forecaster
+from progmem.forecaster import PMTForecaster
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.probes.forecast import PADDING, probe_forecast, samples
@@ -80,9 +80,10 @@ def forecast_series(
     model = load(model_folder, device="auto")
     _check_columns(table, source, run_of(model_folder), model)
     if kept is not None:
-        found = Forecaster.load(kept, model).predict(horizon, table)
+        found = PMTForecaster.load(kept, model).predict(horizon, table)
     else:
-        forecaster = Forecaster(model, padding=PADDING if padding is None else padding).fit(table)
+        context = PADDING if padding is None else padding
+        forecaster = PMTForecaster(model, context=context).fit(table)
         found = forecaster.predict(horizon)
         ours, last = forecaster.estimate(horizon)
         say(

@@ -39,7 +39,7 @@ class TrainingWindows:
 
     def __init__(self, recordings: Sequence[Recording], cfg: DataConfig) -> None:
         self.recordings = recordings
-        window, hop = cfg.window, cfg.hop or cfg.window
+        window, hop = cfg.window, cfg.window if cfg.hop is None else cfg.hop
         places = []
         for i, recording in enumerate(recordings):
             length = len(recording.values)

@@ -12,7 +12,13 @@ from progmem.model.pmt import PMT
 
 
 def count_params(cfg: ModelConfig) -> dict[str, int]:
-    """Trainable numbers of the tokenizer, the PMA blocks, the encoder, and in total."""
+    """Trainable numbers of the tokenizer, the PMA blocks, the encoder, and in total.
+
+    Example:
+        >>> import progmem
+        >>> progmem.count_params(progmem.ModelConfig(channels=9, size="tiny"))
+        {'tokenizer': 4672, 'blocks': 213232, 'encoder': 99776, 'total': 317680}
+    """
     with torch.device("meta"):
         model = PMT(cfg)
     parts = {"tokenizer": model.tokenizer, "blocks": model.blocks, "encoder": model.encoder}
@@ -26,6 +32,12 @@ def count_macs(cfg: ModelConfig, length: int, *, convention: str = "ours") -> di
     ``"ours"`` counts the products that `PMT.forward` really does. ``"paper"`` counts what the
     paper's compute tables count: per block and window one layer over W + 2n rows with full
     attention, and per token the aggregator; no gates, outer feed-forward, tokenizer or encoder.
+
+    Example:
+        >>> import progmem
+        >>> cfg = progmem.ModelConfig(channels=9, size="tiny")
+        >>> progmem.count_macs(cfg, length=1000, convention="paper")
+        {'windows': 128245760, 'aggregator': 18957568, 'total': 147203328}
     """
     if not is_whole(length) or length < cfg.patch:
         raise ConfigError(

@@ -47,6 +47,15 @@ class PMT(nn.Module):
     """A transformer whose windows carry a writable memory, seen at three scales.
 
     ``encode`` takes a user's series; ``forward`` is differentiable and takes normalised tensors.
+
+    Example:
+        >>> import progmem, torch
+        >>> model = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny"))
+        >>> z = model.encode([torch.randn(200, 3), torch.randn(120, 3)])  # of unequal length
+        >>> z.sequence.shape, z.token_mask.sum(1).tolist()
+        (torch.Size([2, 64]), [97, 57])
+        >>> model(torch.randn(2, 200, 3)).sequence.requires_grad
+        True
     """
 
     def __init__(self, cfg: ModelConfig) -> None:
@@ -114,8 +123,8 @@ class PMT(nn.Module):
     def encode(
         self,
         x: Any,
-        lengths: Any = None,
         *,
+        lengths: Any = None,
         batch_size: int | None = None,
         chunk: int | None = None,
     ) -> Encoding:

@@ -61,6 +61,16 @@ def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
     """The model that ``PMT.save`` wrote, every byte checked.
 
     On ``device``; "auto" is a GPU if there is one.
+
+    Example:
+        >>> import tempfile, progmem, torch
+        >>> model = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save(folder)
+        ...     again = progmem.load(folder)
+        >>> x = torch.randn(1, 100, 3)
+        >>> torch.equal(again.encode(x).sequence, model.encode(x).sequence)
+        True
     """
     folder = Path(folder)
     return build(read(folder), folder).to(gpu_or_cpu() if device == "auto" else device)

@@ -41,6 +41,22 @@ class Stream:
     ``push`` returns what became final: every token and memory equals the batch result on the
     whole series. The sequence vector is CLS over the last ``horizon`` tokens, so it equals the
     batch while the series is no longer than that.
+
+    Args:
+        model: a PMT, in any mode; it is not changed.
+        batch_size: how many series arrive side by side.
+        horizon: tokens that the sequence vector looks back on.
+
+    Example:
+        >>> import progmem, torch
+        >>> model = progmem.PMT(progmem.ModelConfig(channels=1, size="tiny"))
+        >>> recording = torch.randn(1, 300, 1)
+        >>> stream = progmem.Stream(model)
+        >>> parts = [stream.push(chunk) for chunk in recording.split(50, dim=1)]
+        >>> parts.append(stream.finish())
+        >>> tokens = torch.cat([part.tokens for part in parts], dim=1)
+        >>> torch.allclose(tokens, model.encode(recording).tokens, atol=1e-5)
+        True
     """
 
     def __init__(self, model: PMT, batch_size: int = 1, *, horizon: int = 4096) -> None:

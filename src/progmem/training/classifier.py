@@ -21,7 +21,7 @@ from progmem.training.distributed import call_with_cast_weights
 FILE = "head.safetensors"
 
 
-class Classifier(nn.Module):
+class SequenceClassifier(nn.Module):
     """Scores of the classes; ``only_head`` keeps the network as it is, in eval mode too."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Classifier(nn.Module):
         precise = torch.promote_types(scores.dtype, torch.float32)
         return scores.to(precise), sequence.detach().to(precise)
 
-    def train(self, mode: bool = True) -> "Classifier":
+    def train(self, mode: bool = True) -> "SequenceClassifier":
         super().train(mode)
         if self.only_head:
             self.encoder.eval()  # dropout would make a frozen network another one
@@ -74,7 +74,9 @@ class Classifier(nn.Module):
         (folder / legacy.HEAD_NOTE).unlink(missing_ok=True)  # it no longer counts
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: str | torch.device = "cpu") -> "Classifier":
+    def load(
+        cls, folder: str | Path, *, device: str | torch.device = "cpu"
+    ) -> "SequenceClassifier":
         """The classifier of a finished run, its files checked."""
         folder = Path(folder)
         encoder, where = saving.load(folder / "model", device=device), "its head"

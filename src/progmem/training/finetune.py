@@ -31,7 +31,7 @@ from progmem.report import record
 from progmem.report.tables import finetune_table
 from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
-from progmem.training.classifier import Classifier
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import make_fabric, split_batch
 from progmem.training.pretrain import initial_model, model_for
 from progmem.training.trainer import Log, build_trainer, parameter_groups, to_device
@@ -41,7 +41,7 @@ from progmem.views import draw_view, make_view
 class Finetuned(NamedTuple):
     """A trained classifier and its scores."""
 
-    classifier: Classifier
+    classifier: SequenceClassifier
     result: dict[str, Any]
 
 
@@ -177,7 +177,7 @@ def _train(
     out: Path,
     cfg: FinetuneConfig,
     log: Log | None,
-) -> Classifier:
+) -> SequenceClassifier:
     train, y = cfg.run.train, data.y[parts.learnt]
     labelling = repr((parts.learnt.tolist(), y.tolist(), data.classes)).encode()
     fingerprint = {
@@ -186,7 +186,7 @@ def _train(
         "first weights": saving.weights_sha256(encoder),
         "labels": hashlib.sha256(labelling).hexdigest(),
     }  # fmt: skip
-    learner = Classifier(encoder, data.classes, only_head=cfg.finetune.only_head)
+    learner = SequenceClassifier(encoder, data.classes, only_head=cfg.finetune.only_head)
     labels = torch.from_numpy(y.astype(np.int64))[rows.source]
     task = FinetuneTask(learner, rows, labels, cfg, device=fabric.device)
     total = randomness.total_steps(len(rows), train)
@@ -224,7 +224,7 @@ class FinetuneTask:
 
     def __init__(
         self,
-        learner: Classifier,
+        learner: SequenceClassifier,
         rows: TrainingWindows,
         y: Tensor,
         cfg: FinetuneConfig,
@@ -283,7 +283,11 @@ class FinetuneTask:
 
 
 def _score(
-    classifier: Classifier, data: Labelled, parts: Parts, cfg: FinetuneConfig, pretrained: bool
+    classifier: SequenceClassifier,
+    data: Labelled,
+    parts: Parts,
+    cfg: FinetuneConfig,
+    pretrained: bool,
 ) -> dict[str, Any]:
     """Accuracy and F1 on the rows that nothing was learnt from, if there are any."""
     options = cfg.finetune

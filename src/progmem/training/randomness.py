@@ -27,6 +27,9 @@ def steps_per_epoch(rows: int, batch_size: int) -> int:
 
 def total_steps(rows: int, train: TrainConfig) -> int:
     """Steps of a whole run; a batch is at most all rows."""
+    if train.steps is not None:
+        return train.steps
+    assert train.epochs is not None  # TrainConfig has one of the two
     return train.epochs * steps_per_epoch(rows, min(train.batch_size, rows))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from progmem import legacy
 from progmem.config import DataConfig, FinetuneConfig, ModelConfig, RunConfig, run_config
 from progmem.data.reader import (
     Recording,
@@ -47,13 +48,13 @@ def settle_config(
     *,
     whole: Callable[[Mapping[str, Any]], RunConfig | FinetuneConfig] = run_config,
 ) -> None:
-    """Write the config of a new run; in a resumed run only the number of epochs may grow.
+    """Write the config of a new run; a resumed run may only become longer.
 
     ``whole`` turns the values of a file into settings, with defaults for those it lacks.
     """
     path = folder / "config.yaml"
     if path.exists():
-        kept = yaml.safe_load(path.read_text())
+        kept = read_settings(folder)
         try:
             settings = whole(kept)
         except ConfigError as error:  # of pretrain in a folder of finetune, or the other way round
@@ -64,14 +65,16 @@ def settle_config(
         before = {**settings.to_dict(), "model": ModelConfig.from_dict(kept["model"]).to_dict()}
         changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
         missing = _flat(before).keys() - _flat(config).keys()
-        epochs = changed.pop("train.epochs", None)
-        if epochs is not None and epochs < before["train"]["epochs"]:
-            changed["train.epochs"] = epochs
+        for name in ("epochs", "steps"):
+            begun, asked = before["train"].get(name), config["train"].get(name)
+            if begun is not None and asked is not None and asked >= begun:
+                changed.pop(f"train.{name}", None)
         if changed or missing:
             keys = ", ".join(sorted([*changed, *missing]))
             raise ConfigError(
-                f"{folder} was begun with other settings: {keys} differ; only train.epochs may "
-                "grow. Give another folder with -o, or the settings of its config.yaml"
+                f"{folder} was begun with other settings: {keys} differ; only train.epochs or "
+                "train.steps may grow. Give another folder with -o, or the settings of its "
+                "config.yaml"
             )
     write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
 
@@ -159,7 +162,7 @@ def check_unseen(model_folder: Path, name: str, split: str) -> None:
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings of the run in ``folder``; nothing if it is no run."""
     path = folder / "config.yaml"
-    return dict(yaml.safe_load(path.read_text())) if path.is_file() else {}
+    return legacy.settings(yaml.safe_load(path.read_text())) if path.is_file() else {}
 
 
 def data_settings(folder: Path) -> DataConfig:
