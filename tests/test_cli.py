@@ -81,12 +81,12 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
             "run-plain/model",
             "--x",
             "two",
-            "--y",
+            "--labels",
             "y.csv",
             "-o",
             "p.safetensors",
         ],
-        ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--y", "y.csv"],
+        ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--labels", "y.csv"],
     ):
         assert main(command) == 2, command
         assert "has 'heat' where run" in capsys.readouterr().err, command
@@ -120,11 +120,21 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
     labels = "\n".join(f"{i},{i % 2}" for i in range(8))
     Path("y.csv").write_text(f"series,label\n{labels}\n")
     assert main(["pretrain", "csv", "-o", "run", *SETTINGS]) == 0
-    tune = ["finetune", "x.npy", "--y", "y.npy", "--from", "run", "-o", "tuned", "train.epochs=1"]
+    tune = [
+        "finetune",
+        "x.npy",
+        "--labels",
+        "y.npy",
+        "--from",
+        "run",
+        "-o",
+        "tuned",
+        "train.epochs=1",
+    ]
     assert main(tune) == 0
-    from_scratch = ["finetune", "csv", "--y", "y.csv", "-o", "scratch", "model.size=tiny"]
+    from_scratch = ["finetune", "csv", "--labels", "y.csv", "-o", "scratch", "model.size=tiny"]
     assert main([*from_scratch, "train.epochs=1"]) == 0
-    fit = ["probe", "classify", "nameless/model", "--x", "csv", "--y", "y.csv"]
+    fit = ["probe", "classify", "nameless/model", "--x", "csv", "--labels", "y.csv"]
     assert main(["pretrain", "x.npy", "-o", "nameless", *SETTINGS]) == 0
     assert main([*fit, "-o", "p.safetensors"]) == 0
     capsys.readouterr()
@@ -153,7 +163,7 @@ def test_a_run_without_dates_is_tuned_on_dated_files_without_their_calendar(tmp_
     Path("y.csv").write_text(f"series,label\n{labels}\n")
     assert main(["pretrain", "plain", "-o", "run", *SETTINGS]) == 0
     for folder in ("plain", "dated"):
-        tune = ["finetune", folder, "--y", "y.csv", "--from", "run", "-o", f"on-{folder}"]
+        tune = ["finetune", folder, "--labels", "y.csv", "--from", "run", "-o", f"on-{folder}"]
         assert main([*tune, "train.epochs=1"]) == 0
         assert main(["embed", f"on-{folder}/model", folder, "-o", f"of-{folder}"]) == 0
     plain, dated = (np.load(f"of-{folder}/tokens.npy") for folder in ("plain", "dated"))

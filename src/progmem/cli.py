@@ -57,11 +57,11 @@ def _make_parser() -> _Parser:
     p.set_defaults(run=_pretrain)
 
     p = commands.add_parser("finetune", help="train a model on labels, from a run or from scratch")
-    p.add_argument("data", help="a data set's name, or own series with --y")
+    p.add_argument("data", help="a data set's name, or own series with --labels")
     p.add_argument("-o", "--out", type=Path, required=True, help="folder of the run")
     p.add_argument("--from", dest="pretrained", type=Path, help="folder of a pretrained run")
-    p.add_argument("--y", type=Path, help="labels of own series: .npy, or .csv with a column label")
-    p.add_argument("--labels", help="a share such as 5%%, a number a class, or all (default)")
+    p.add_argument("--labels", type=Path, help="labels of own series: .npy, .npz or .csv file")
+    p.add_argument("--label-share", help="5%%, a number per class, or all (default)")
     p.add_argument("--only-head", action="store_true", help="leave the network as it is")
     p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
     p.add_argument("--split", default="official", help="which rows of a set are tested on")
@@ -70,7 +70,7 @@ def _make_parser() -> _Parser:
     p.add_argument("--print-config", action="store_true", help="show all settings and stop")
     p.usage = (
         "progmem finetune DATA -o RUN [--from RUN] [-c CONFIG.yaml] [section.key=value ...] "
-        "[--labels 5%%|all] [--only-head]"
+        "[--label-share 5%%|all] [--only-head]"
     )
     p.set_defaults(run=_finetune)
 
@@ -92,9 +92,9 @@ def _make_parser() -> _Parser:
     p.add_argument("set", nargs="?", help="a data set's name: score the model on it")
     p.add_argument("--data-dir", type=Path, help="where data sets lie; by default $PROGMEM_DATA")
     p.add_argument("--split", help="which rows of the set are tested on, by default official")
-    p.add_argument("--labels", nargs="+", help="shares, or numbers a class; by default 1%% 5%%")
+    p.add_argument("--label-share", nargs="+", help="or numbers per class; default 1%% 5%%")
     p.add_argument("--x", type=Path, help="your own series: .npy, .npz or .csv file, or a folder")
-    p.add_argument("--y", type=Path, help="their labels: .npy, or .csv with a column label")
+    p.add_argument("--labels", type=Path, help="their labels: .npy, .npz or .csv file")
     p.add_argument("--probe", dest="kept", type=Path, help="a probe kept before, or a tuned RUN")
     p.add_argument("--predict", type=Path, help="series to label")
     p.add_argument("--pooling", help="what of a series the probe sees, by default sequence")
@@ -166,8 +166,8 @@ def _finetune(chosen: Any) -> None:
     from progmem.training.finetune import finetune
 
     overrides = list(chosen.overrides)
-    if chosen.labels is not None:
-        overrides.append(f"finetune.labels={chosen.labels}")
+    if chosen.label_share is not None:
+        overrides.append(f"finetune.label_share={chosen.label_share}")
     if chosen.only_head:
         overrides.append("finetune.only_head=true")
     cfg = read_finetune_config(chosen.config, overrides)
@@ -175,7 +175,7 @@ def _finetune(chosen: Any) -> None:
         print(yaml.safe_dump(cfg.to_dict(), sort_keys=False), end="")
         return
     finetune(
-        chosen.data, chosen.out, cfg, y=chosen.y, pretrained=chosen.pretrained,
+        chosen.data, chosen.out, cfg, y=chosen.labels, pretrained=chosen.pretrained,
         data_dir=chosen.data_dir, split=chosen.split, result=chosen.result,
     )  # fmt: skip
 
@@ -197,13 +197,14 @@ def _probe_classify(chosen: Any) -> None:
     from progmem.commands import classify
     from progmem.config import parse_amount
 
-    of_set = {"--data-dir": chosen.data_dir, "--split": chosen.split, "--labels": chosen.labels}
-    of_own = {"--x": chosen.x, "--y": chosen.y, "--probe": chosen.kept, "--predict": chosen.predict,
-              "--pooling": chosen.pooling}  # fmt: skip
+    of_set = {"--data-dir": chosen.data_dir, "--split": chosen.split,
+              "--label-share": chosen.label_share}  # fmt: skip
+    of_own = {"--x": chosen.x, "--labels": chosen.labels, "--probe": chosen.kept,
+              "--predict": chosen.predict, "--pooling": chosen.pooling}  # fmt: skip
     if chosen.set is None:
         _refuse(of_set, "goes with a data set's name")
         classify.label_series(
-            chosen.model, x=chosen.x, y=chosen.y, probe_file=chosen.kept, new=chosen.predict,
+            chosen.model, x=chosen.x, y=chosen.labels, probe_file=chosen.kept, new=chosen.predict,
             out=chosen.out, pooling=chosen.pooling,
         )  # fmt: skip
         return
@@ -211,7 +212,7 @@ def _probe_classify(chosen: Any) -> None:
     classify.classify_set(
         chosen.model, chosen.set, chosen.out or Path("results/classify") / f"{chosen.set}.json",
         data_dir=chosen.data_dir, split=chosen.split or "official",
-        labels=[parse_amount(text) for text in chosen.labels or ("1%", "5%")],
+        labels=[parse_amount(text) for text in chosen.label_share or ("1%", "5%")],
     )  # fmt: skip
 
 

@@ -384,17 +384,19 @@ SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have
 TRAIN = {"epochs": 50, "batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
 
 
-Amount = int | float  # of labels: a share of each class, or a number a class
+Amount = int | float  # of labels: a share of each class, or a number per class
 
 
 def parse_amount(text: str) -> Amount:
-    """``"5%"`` is a share of each class, ``"10"`` a number a class."""
+    """``"5%"`` is a share of each class, ``"10"`` a number per class."""
     try:
         amount = float(text[:-1]) / 100 if text.endswith("%") else int(text)
     except ValueError:
         amount = 0
     if not amount > 0 or (text.endswith("%") and amount > 1):
-        raise InputError(f"labels must be a share such as 5% or a number a class, got {text!r}")
+        raise InputError(
+            f"a label share must be a percentage such as 5% or a number per class, got {text!r}"
+        )
     return amount
 
 
@@ -411,7 +413,8 @@ class LabelConfig:
 
     encoder: str = choice("pmt", "vanilla")  # vanilla: full attention, to compare with
     only_head: bool = flag(False)  # the network stays as it is
-    labels: str = checked("all", is_amount, "all, a share such as 5%, or a number a class")
+    # how many of the labels are learnt from
+    label_share: str = checked("all", is_amount, "all, a share such as 5%, or a number per class")
     label_seed: int = whole(0, 0)  # draws them, as for the few-label probe
     validation: float = number(0.0, 0, 1)  # share of the training rows that is scored, not learnt
     views: str = choice("none", "weak", "strong")  # what a row is shown as

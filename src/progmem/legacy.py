@@ -8,6 +8,7 @@ function gives None for what is not of that version.
 import hashlib
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def read_model(folder: Path) -> Artifact | None:
     _warn(folder)
     config = _parsed(contents["config"], folder)
     return Artifact(_tensors(contents["weights"], folder), {"config": config}, _sha256(_read(path)))
+
+
+def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run, by the names they have today."""
+    finetune = settings.get("finetune")
+    if not isinstance(finetune, dict) or "labels" not in finetune:
+        return dict(settings)
+    renamed = {"label_share" if name == "labels" else name: v for name, v in finetune.items()}
+    return {**settings, "finetune": renamed}
 
 
 def read_checkpoint(path: Path) -> Artifact | None:

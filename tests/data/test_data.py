@@ -112,7 +112,7 @@ def swapped(folder):
         ),
         (
             lambda f: np.savez(f / "x.npz", X=np.ones((9, 20, 1)), y=np.ones(9)),
-            r"x.npz: y \(9,\) looks like labels; .* given with --y",
+            r"x.npz: y \(9,\) looks like labels; .* given with --labels",
         ),
         (
             lambda f: [np.save(f / "x.npy", np.ones(9)), (f / "x.csv").write_text("1\n2\n")],

@@ -149,7 +149,17 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     Path("two").mkdir()
     for name in "pq":
         Path(f"two/{name}.csv").write_text("\n".join(lines))
-    tune = ["finetune", "two", "--y", "y.csv", "--from", "own", "-o", "tuned", "train.epochs=1"]
+    tune = [
+        "finetune",
+        "two",
+        "--labels",
+        "y.csv",
+        "--from",
+        "own",
+        "-o",
+        "tuned",
+        "train.epochs=1",
+    ]
     assert main(tune) == 0
     assert load("tuned/model").cfg.channels == 2
     assert main(["embed", "tuned/model", "own.csv", "-o", "tuned-tokens"]) == 0

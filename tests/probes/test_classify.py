@@ -37,7 +37,7 @@ def test_amounts_of_labels_are_shares_or_numbers(text, amount):
 
 @pytest.mark.parametrize("text", ["0", "-3", "0%", "101%", "half", "0.05", "%"])
 def test_other_amounts_are_refused(text):
-    with pytest.raises(InputError, match="a share such as 5% or a number a class"):
+    with pytest.raises(InputError, match="a percentage such as 5% or a number per class"):
         parse_amount(text)
 
 

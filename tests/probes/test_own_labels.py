@@ -38,7 +38,10 @@ def read_csv(path):
 
 def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsys):
     own = ["probe", "classify", str(model)]
-    assert main([*own, "--x", "x.npy", "--y", "y.npy", "--predict", "new.npy", "-o", "p.csv"]) == 0
+    assert (
+        main([*own, "--x", "x.npy", "--labels", "y.npy", "--predict", "new.npy", "-o", "p.csv"])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "30 labelled series, 2 classes; accuracy" in printed and "12 predictions" in printed
     rows = read_csv(files / "p.csv")
@@ -54,9 +57,19 @@ def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsy
 def test_labels_stay_as_they_are_written_and_some_may_be_missing(model, files, slow, fast):
     texts = ["", fast, *np.where(np.arange(28) % 2, fast, slow)]
     (files / "y.csv").write_text("\n".join(["label", *texts]))
-    arguments = ["--x", "x.npy", "--y", "y.csv", "--predict", "new.npy", "-o", "p.csv"]
+    arguments = ["--x", "x.npy", "--labels", "y.csv", "--predict", "new.npy", "-o", "p.csv"]
     assert main(["probe", "classify", str(model), *arguments]) == 0
     assert [row["label"] for row in read_csv(files / "p.csv")] == [slow, fast] * 6
+
+
+def test_labels_in_order_are_the_same_from_every_kind_of_file(files):
+    recordings, names = read_recordings(files / "x.npy"), np.where(np.arange(30) % 2, "a", "b")
+    np.save("names.npy", names)
+    np.savez("names.npz", names)
+    (files / "names.csv").write_text("\n".join(["label", *names]))
+    for kind in ("npy", "npz", "csv"):
+        found = labels_for(recordings, files / "x.npy", files / f"names.{kind}")
+        assert found.tolist() == names.tolist()
 
 
 def test_labels_of_a_folder_are_put_to_their_files_by_name(tmp_path):
@@ -123,56 +136,68 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("--x x.npy", "--x and --y go together"),
-        ("", "give a data set's name, --x and --y, or --probe; one of the three"),
+        ("--x x.npy", "--x and --labels go together"),
+        ("", "give a data set's name, --x and --labels, or --probe; one of the three"),
         ("--probe p.safetensors", "--probe needs --predict"),
-        ("--x x.npy --y y.npy", "-o must name the .safetensors file to write, got None"),
-        ("--x x.npy --y y.npy -o p.txt", "-o must name the .safetensors file to write, got p.txt"),
-        ("--x x.npy --y y.npy --predict new.npy -o p", "-o must name the .csv file to write"),
-        ("--x x.npy --y y.npy --predict new.npy -o no/p.csv", "there is no folder no to write"),
-        ("--x x.npy --y y.npy --predict new.npy -o d.csv", "d.csv is a folder; name the file"),
+        ("--x x.npy --labels y.npy", "-o must name the .safetensors file to write, got None"),
         (
-            "--x x.npy --y bad.csv --predict new.npy -o bad.csv",
+            "--x x.npy --labels y.npy -o p.txt",
+            "-o must name the .safetensors file to write, got p.txt",
+        ),
+        ("--x x.npy --labels y.npy --predict new.npy -o p", "-o must name the .csv file to write"),
+        (
+            "--x x.npy --labels y.npy --predict new.npy -o no/p.csv",
+            "there is no folder no to write",
+        ),
+        ("--x x.npy --labels y.npy --predict new.npy -o d.csv", "d.csv is a folder; name the file"),
+        (
+            "--x x.npy --labels bad.csv --predict new.npy -o bad.csv",
             "bad.csv is what is read, and would",
         ),
-        ("--x x.npy --y y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
-        ("--x x.npy --y y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
-        ("--x x.npy --y y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),
+        ("--x x.npy --labels y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
+        ("--x x.npy --labels y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
+        ("--x x.npy --labels y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),
         (
-            "--x x.npy --y y.npy -o p.safetensors --split official",
+            "--x x.npy --labels y.npy -o p.safetensors --split official",
             "--split goes with a data set's name",
         ),
         ("HAR --x x.npy", "--x is for own series, not for HAR"),
         ("HAR -o p.csv", "-o must name the .json file to write, got p.csv"),
-        ("--x many --y y.npy -o p.safetensors", "which label belongs to which file of many?"),
-        ("--x many --y strange.csv -o p.safetensors", "names 'c', which is not in many: a, b"),
-        ("--x many --y twice.csv -o p.safetensors", "names 'a' more than once"),
-        ("--x x.npy --y none.csv -o p.safetensors", "at least two classes in y, got none"),
-        ("--x x.npy --y inf.npy -o p.safetensors", "a label is infinite"),
+        ("--x many --labels y.npy -o p.safetensors", "which label belongs to which file of many?"),
+        ("--x many --labels strange.csv -o p.safetensors", "names 'c', which is not in many: a, b"),
+        ("--x many --labels twice.csv -o p.safetensors", "names 'a' more than once"),
+        ("--x x.npy --labels none.csv -o p.safetensors", "at least two classes in y, got none"),
+        ("--x x.npy --labels inf.npy -o p.safetensors", "a label is infinite"),
         (
             "--probe gone.safetensors --predict new.npy -o p.csv",
             "there is no probe in gone.safetensors",
         ),
         ("--probe x.npy --predict new.npy -o p.csv --pooling all", "a kept probe has its own"),
-        ("--x x.npy --y gone.npy -o p.safetensors", "there is no file gone.npy"),
-        ("--x gone.npy --y y.npy -o p.safetensors", "there is no gone.npy"),
-        ("--x x.npy --y short.npy -o p.safetensors", "short.npy has 7 labels, x.npy holds 30"),
-        ("--x flat.npy --y y.npy -o p.safetensors", "(30, 60) is one recording"),
-        ("--x x.npy --y same.npy -o p.safetensors", "at least two classes in y, got 0"),
-        ("--x x.npy --y x.npy -o p.safetensors", "one label a series, got shape (30, 60, 2)"),
+        ("--x x.npy --labels gone.npy -o p.safetensors", "there is no file gone.npy"),
+        ("--x gone.npy --labels y.npy -o p.safetensors", "there is no gone.npy"),
+        ("--x x.npy --labels short.npy -o p.safetensors", "short.npy has 7 labels, x.npy holds 30"),
+        ("--x flat.npy --labels y.npy -o p.safetensors", "(30, 60) is one recording"),
+        ("--x x.npy --labels same.npy -o p.safetensors", "at least two classes in y, got 0"),
+        ("--x x.npy --labels x.npy -o p.safetensors", "one label a series, got shape (30, 60, 2)"),
         (
-            "--x x.npy --y measured.npy -o p.safetensors",
+            "--x x.npy --labels measured.npy -o p.safetensors",
             "each of the 30 labels is there once, as 0.5",
         ),
-        ("--x x.npy --y single.npy -o p.safetensors", "one label a series, got shape ()"),
-        ("--x x.npy --y bad.csv -o p.safetensors", "no column 'label'; it has a, b"),
+        ("--x x.npy --labels single.npy -o p.safetensors", "one label a series, got shape ()"),
+        ("--x x.npy --labels bad.csv -o p.safetensors", "no column 'label'; it has a, b"),
         (
-            "--x x.npy --y commas.csv -o p.safetensors",
+            "--x x.npy --labels commas.csv -o p.safetensors",
             "commas.csv cannot be read: rows have more cells",
         ),
-        ("--x x.npy --y y.txt -o p.safetensors", "y.txt must end in .npy or .csv"),
-        ("--x wide.npy --y y.npy -o p.safetensors", "model has 2 channels, got 3"),
-        ("--x x.npy --y y.npy -o p.safetensors --pooling best", "pooling must be one of"),
+        ("--x x.npy --labels y.txt -o p.safetensors", "y.txt must end in .csv, .npy or .npz"),
+        (
+            "--x x.npy --labels two.npz -o p.safetensors",
+            "must hold one array, the labels; it has a, b",
+        ),
+        ("--x x.npy --labels torn.npz -o p.safetensors", "torn.npz cannot be read: "),
+        ("--x x.npy --labels 5% -o p.safetensors", "there is no file 5%; --labels names a .csv"),
+        ("--x wide.npy --labels y.npy -o p.safetensors", "model has 2 channels, got 3"),
+        ("--x x.npy --labels y.npy -o p.safetensors --pooling best", "pooling must be one of"),
         (
             "--probe old.skops --predict new.npy -o p.csv",
             "old.skops is a probe of version 0.1.0, kept by skops; fit it again",
@@ -181,13 +206,15 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("HARR --data-dir .", "did you mean 'HAR'?"),
         ("ETTh1 --data-dir .", "ETTh1 has no labels; those that have: HAR"),
         ("HAR --data-dir .", "HAR.npz is not there"),
-        ("HAR --labels much", "a share such as 5% or a number a class, got 'much'"),
-        ("HAR --labels nan%", "a share such as 5% or a number a class, got 'nan%'"),
+        ("HAR --label-share much", "a percentage such as 5% or a number per class, got 'much'"),
+        ("HAR --label-share nan%", "a percentage such as 5% or a number per class, got 'nan%'"),
     ],
 )
 def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     np.save("short.npy", np.arange(7))
     np.save("same.npy", np.zeros(30))
+    np.savez("two.npz", a=np.zeros(30), b=np.zeros(30))
+    (files / "torn.npz").write_bytes((files / "two.npz").read_bytes()[:-40])
     np.save("flat.npy", np.zeros((30, 60)))
     np.save("wide.npy", np.zeros((30, 60, 3)))
     np.save("inf.npy", np.full(30, np.inf))

@@ -119,7 +119,7 @@ def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypa
 
     monkeypatch.setattr(commands, "probe_set", probe_one_pooling)
     assert main(["pretrain", "Wafer", "-o", "run", *where, *TINY]) == 0
-    probe = ["probe", "classify", "run/model", "Wafer", *where, "--labels", "1", "50%"]
+    probe = ["probe", "classify", "run/model", "Wafer", *where, "--label-share", "1", "50%"]
     assert main(probe) == 0
     printed = capsys.readouterr().out
     assert "| Wafer | 1 a class |" in printed and "written: results/classify/Wafer.json" in printed

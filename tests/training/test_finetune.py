@@ -135,7 +135,7 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, 
 def test_test_rows_change_nothing_that_is_trained(tmp_path):
     """Markers of a million in every test row."""
     runs = [
-        finetune(made(value), tmp_path / str(value), config("finetune.labels=25%"), say=None)
+        finetune(made(value), tmp_path / str(value), config("finetune.label_share=25%"), say=None)
         for value in (0.0, 1e6)
     ]
     (clean, one), (marked, other) = runs
@@ -148,7 +148,7 @@ def test_rows_held_out_are_scored_and_neither_they_nor_test_rows_are_learnt_from
     runs = []
     for value in (0.0, 1e6):
         data = made()
-        parts = choose_parts(data, labels="all", label_seed=0, validation=0.2)
+        parts = choose_parts(data, label_share="all", label_seed=0, validation=0.2)
         assert sorted([*parts.known, *parts.held_out]) == list(range(40))
         assert np.bincount(data.y[parts.held_out]).tolist() == [4, 4]
         for row in parts.held_out:
@@ -166,7 +166,7 @@ def test_whole_recordings_are_held_out_where_they_are_known():
     data = made()
     pieces = [r._replace(origin=f"r{i // 4}") for i, r in enumerate(data.recordings)]
     parts = choose_parts(
-        data._replace(recordings=pieces), labels="all", label_seed=0, validation=0.2
+        data._replace(recordings=pieces), label_share="all", label_seed=0, validation=0.2
     )
     names = [{pieces[i].origin for i in rows} for rows in (parts.known, parts.held_out)]
     assert not names[0] & names[1] and len(parts.held_out) == 8
@@ -174,7 +174,7 @@ def test_whole_recordings_are_held_out_where_they_are_known():
 
 def test_few_labels_are_the_draws_of_the_probe():
     data = made()
-    parts = choose_parts(data, labels="25%", label_seed=3, validation=0.0)
+    parts = choose_parts(data, label_share="25%", label_seed=3, validation=0.0)
     assert parts.learnt.tolist() == draw_labels(data.y, 0.25, 3).tolist()
     assert len(parts.known) == 40
 

@@ -75,13 +75,13 @@ def label_series(
     may also be the folder of a run that was trained on labels.
     """
     if (x is None) != (y is None):
-        raise InputError("--x and --y go together: the series and their labels")
+        raise InputError("--x and --labels go together: the series and their labels")
     if (x is None) == (probe_file is None):
-        raise InputError("give a data set's name, --x and --y, or --probe; one of the three")
+        raise InputError("give a data set's name, --x and --labels, or --probe; one of the three")
     if probe_file is not None and new is None:
         raise InputError("--probe needs --predict: the series to label")
     if probe_file is not None and pooling is not None:
-        raise InputError("--pooling is chosen with --x and --y; a kept probe has its own")
+        raise InputError("--pooling is chosen with --x and --labels; a kept probe has its own")
     suffix = ".safetensors" if new is None else ".csv"
     if out is None or out.suffix != suffix:
         raise InputError(f"-o must name the {suffix} file to write, got {out}")

@@ -5,6 +5,8 @@ Which labels are drawn is the same for every encoder.
 Shapes: B, R series, L samples, C channels.
 """
 
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ def draw_labels(
 ) -> np.ndarray:
     """Rows to be labelled, class by class.
 
-    ``amount`` is a share of each class (a float up to 1.0), at least one series, or a number a
+    ``amount`` is a share of each class (a float up to 1.0), at least one series, or a number per
     class (an int). One seed gives nested draws: fewer are in more. ``classes`` are what users call
     the numbers in ``y``.
     """
@@ -126,12 +128,16 @@ def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
-    """Labels from a .npy vector, or from a .csv file's column ``label``, with its ``series``."""
+    """The labels of a file, and the names of their series where the file has them.
+
+    A .npy or .npz file holds one array of labels. A .csv file has a column ``label`` and may have a
+    column ``series``; without it the labels are in order.
+    """
     if not path.is_file():
-        raise InputError(f"there is no file {path}")
+        raise InputError(f"there is no file {path}; --labels names a .csv, .npy or .npz file")
     try:
-        if path.suffix == ".npy":
-            labels = np.asarray(np.load(path, allow_pickle=False))
+        if path.suffix in (".npy", ".npz"):
+            labels = _read_array(path)
             if labels.ndim != 1:
                 raise InputError(f"{path} must hold one label a series, got shape {labels.shape}")
             return labels, None
@@ -143,11 +149,23 @@ def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
                 raise InputError(f"{path} has no column 'label'; it has {there}")
             names = list(table["series"]) if "series" in table.columns else None
             return np.array(table["label"].fillna(""), dtype=str), names
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    raise InputError(f"{path} must end in .npy or .csv")
+    raise InputError(f"{path} must end in .csv, .npy or .npz")
+
+
+def _read_array(path: Path) -> np.ndarray:
+    """The array of a .npy file, or the only one of a .npz file."""
+    with path.open("rb") as stream:
+        content = np.load(stream, allow_pickle=False)
+        if path.suffix == ".npy":
+            return np.asarray(content)
+        if len(content.files) != 1:
+            there = ", ".join(content.files) or "none"
+            raise InputError(f"{path} must hold one array, the labels; it has {there}")
+        return np.asarray(content[content.files[0]])
 
 
 class Labelled(NamedTuple):
@@ -193,7 +211,7 @@ def open_labelled(
     """A data set by name with its split, or own series with the file of their labels."""
     if str(source) in FILES:
         if y is not None and str(source) in LABELLED:
-            raise InputError(f"--y is for own series; {source} has labels of its own")
+            raise InputError(f"--labels is for own series; {source} has labels of its own")
         return Labelled.of_set(load_labelled(str(source), data_dir, split=split))
     path = Path(source)
     if not path.exists() and not path.suffix:
@@ -203,7 +221,7 @@ def open_labelled(
             raise InputError(f"there is no file or folder {path}; {error}") from error
     recordings = read_recordings(path, covariates=covariates)
     if y is None:
-        raise InputError(f"{path} has no labels; give them with --y, or a data set's name")
+        raise InputError(f"{path} has no labels; give them with --labels, or a data set's name")
     if split != "official":
         raise InputError(f"split is for data sets by name; {path} is trained on whole")
     there, labels = known_labels(labels_for(recordings, path, y))
@@ -213,7 +231,7 @@ def open_labelled(
     return Labelled(chosen, numbers, tuple(map(str, classes)), noted={"name": path.name})
 
 
-def choose_parts(data: Labelled, *, labels: str, label_seed: int, validation: float) -> Parts:
+def choose_parts(data: Labelled, *, label_share: str, label_seed: int, validation: float) -> Parts:
     """Rows held out by recording, or by class where every series is its own; then the labels."""
     check_labels(data.y, len(data.recordings))
     rows = np.arange(len(data.y))
@@ -230,8 +248,9 @@ def choose_parts(data: Labelled, *, labels: str, label_seed: int, validation: fl
             + ("leave the class out" if count == 1 else "set a smaller finetune.validation")
         )
     learnt = known
-    if labels != "all":
-        drawn = draw_labels(data.y[known], parse_amount(labels), label_seed, classes=data.classes)
+    if label_share != "all":
+        amount = parse_amount(label_share)
+        drawn = draw_labels(data.y[known], amount, label_seed, classes=data.classes)
         learnt = known[drawn]
     return Parts(known, learnt, rows[held])
 

@@ -230,7 +230,7 @@ def _refuse_labels(path: Path, arrays: dict[str, np.ndarray]) -> None:
         if array.ndim == 1 and any(a.ndim == 3 and len(a) == len(array) for a in arrays.values()):
             raise InputError(
                 f"{path}: {name} {array.shape} looks like labels; an .npz file holds recordings "
-                "only, labels go into a file of their own, given with --y"
+                "only, labels go into a file of their own, given with --labels"
             )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
+from progmem.legacy import current_settings
 from progmem.report.paper import CLASSIFICATION, CUE, FORECASTING, SUPERVISED
 from progmem.report.record import RESULTS
 
@@ -216,7 +217,8 @@ def finetune_table(results: list[Result]) -> str:
 
 def _finetune_settings(result: Result) -> str:
     """All settings but the seeds, as one text."""
-    kept = json.loads(json.dumps([result["config"], result["pretraining"], result["rows"][0]]))
+    settings = current_settings(result["config"])
+    kept = json.loads(json.dumps([settings, result["pretraining"], result["rows"][0]]))
     config, pretraining, row = kept
     config["train"].pop("seed"), config["finetune"].pop("label_seed")
     if pretraining and pretraining["settings"]:  # none: not a run's model

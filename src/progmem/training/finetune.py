@@ -81,7 +81,10 @@ def finetune(
         run_folder.check_columns(data.recordings, pretrained)
     options = cfg.finetune
     parts = choose_parts(
-        data, labels=options.labels, label_seed=options.label_seed, validation=options.validation
+        data,
+        label_share=options.label_share,
+        label_seed=options.label_seed,
+        validation=options.validation,
     )
     known, learnt = (
         TrainingWindows([data.recordings[i] for i in rows], cfg.run.data)
@@ -117,7 +120,7 @@ def finetune(
             "label_seeds": [options.label_seed],
             **record.environment(fabric.device.type),
             "seconds": time.perf_counter() - began,  # of this call; a resumed run has had others
-            "labelled_rows": None if options.labels == "all" else parts.learnt.tolist(),
+            "labelled_rows": None if options.label_share == "all" else parts.learnt.tolist(),
             "rows": [row],
         }
         for path in (out / "result.json", *([] if result is None else [result])):
@@ -293,7 +296,7 @@ def _score(
     row: dict[str, Any] = {
         "set": data.noted.get("name", "own series"), "split": data.noted.get("split", "official"),
         "encoder": options.encoder, "start": "pretrained" if pretrained else "scratch",
-        "trained": "head" if options.only_head else "network", "labels": options.labels,
+        "trained": "head" if options.only_head else "network", "labels": options.label_share,
         "learnt": len(parts.learnt), "scored": scored if series else "nothing",
     }  # fmt: skip
     if series:

@@ -20,6 +20,7 @@ from progmem.data.reader import (
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
+from progmem.legacy import current_settings
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def settle_config(
     """
     path = folder / "config.yaml"
     if path.exists():
-        kept = yaml.safe_load(path.read_text())
+        kept = current_settings(yaml.safe_load(path.read_text()))
         try:
             settings = whole(kept)
         except ConfigError as error:  # of pretrain in a folder of finetune, or the other way round
