@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
-from progmem.commands.cue import cue_set
 from progmem.config import read_config
+from progmem.probes.protocols import evaluate_cue
 from progmem.report import record
 from progmem.training.pretrain import pretrain
 
@@ -30,7 +30,7 @@ def measure(row: str, chosen: Any) -> dict[str, Any]:
     run = training_folder(chosen.work, row, cfg.to_dict(), chosen.commit)
     out = chosen.out / "cue" / f"{SET}-{row}.json"
     pretrain(SET, run, cfg, data_dir=chosen.data_dir, say=None)
-    result = cue_set(run / "model", SET, out, data_dir=chosen.data_dir, say=lambda _: None)
+    result = evaluate_cue(run / "model", SET, out, data_dir=chosen.data_dir, log=lambda _: None)
     if chosen.commit is not None:
         record.write(out, result | {"commit": chosen.commit, "dirty": None})
     return {"seconds": result["seconds"]}

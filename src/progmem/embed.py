@@ -19,9 +19,32 @@ from progmem.files import to_json, write_file
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.encode import encode_in_chunks, evaluating, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
+from progmem.model.saving import load
 from progmem.series import Series, check_finite
+from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
 CHUNK = 65_536  # samples taken in at a time
+
+
+def embed_files(
+    model_folder: Path,
+    data: Path,
+    out: Path,
+    *,
+    sampling_rate: float | None = None,
+    log: Callable[[str], None] = print,
+) -> None:
+    """`embed` for a saved model and files, which are read as those of the model's run were.
+
+    The default of ``sampling_rate`` is that of the run.
+    """
+    model = load(model_folder, device="auto")
+    run = run_of(model_folder)
+    if sampling_rate is None:
+        sampling_rate = data_settings(run).sampling_rate
+    elif not 0 < sampling_rate < float("inf"):
+        raise InputError(f"--sampling-rate must be a number above 0, got {sampling_rate:g}")
+    embed(model, read_as_trained(data, run), out, sampling_rate=sampling_rate, log=log)
 
 
 @torch.no_grad()
@@ -31,7 +54,7 @@ def embed(
     out: Path,
     *,
     sampling_rate: float | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> None:
     """Write the three levels of all recordings into the new folder ``out``.
 
@@ -57,7 +80,7 @@ def embed(
                 check_finite(part.sequence, [names[i] for i in rows])
                 for i, observed in zip(rows, part.token_mask.any(1), strict=True):
                     gone = "" if observed else ", none observed"
-                    say(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{gone}")
+                    log(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{gone}")
         note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}
         write_file(unfinished / "series.json", to_json(note))
         unfinished.rename(out)

@@ -264,4 +264,4 @@ def test_the_command_writes_where_it_is_told_and_never_over_a_file(tmp_path, cap
     assert main(["data", "convert", str(tmp_path / "w.zip")]) == 2
     told = capsys.readouterr()
     assert "WRONG" in told.out and "X_train must have shape (1000, 152, 1)" in told.out
-    assert told.err == "progmem: the file is written, but is not the one that is known, see above\n"
+    assert told.err == "progmem: converted, but the file differs from the reference, see above\n"

@@ -9,13 +9,13 @@ from probe_setup import waves
 
 import progmem
 from progmem.cli import main
-from progmem.commands import classify as commands
 from progmem.config import read_config
 from progmem.data.labels import draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
 from progmem.pooling import POOLINGS, pool
 from progmem.probes import classify as classify_module
+from progmem.probes import protocols
 from progmem.probes.classify import probe_set, untrained_twin
 from progmem.training.pretrain import pretrain
 
@@ -117,7 +117,7 @@ def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypa
         probed.append(encoder)
         return probe_set(encoder, data, poolings=["sequence"], **options)
 
-    monkeypatch.setattr(commands, "probe_set", probe_one_pooling)
+    monkeypatch.setattr(protocols, "probe_set", probe_one_pooling)
     assert main(["pretrain", "Wafer", "-o", "run", *where, *TINY]) == 0
     probe = ["probe", "classify", "run/model", "Wafer", *where, "--label-share", "1", "50%"]
     assert main(probe) == 0

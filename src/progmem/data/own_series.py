@@ -1,14 +1,19 @@
-"""A user's own series to forecast: values and dates from arrays or tables.
+"""A user's own series to forecast: values and dates from arrays, tables or files.
 
 Shapes: T samples, F columns.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from progmem.data.dates import regular_dates
+from progmem.data import datasets
+from progmem.data.dates import by_date, regular_dates
+from progmem.data.forecast_sets import VARIANTS
+from progmem.data.reader import read_csv
+from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.series import as_array
 
@@ -65,3 +70,26 @@ def take(series: Any, dates: Any = None) -> Dated:
             f"column {series.columns[place]} is infinite at {index[row]}; mark missing by NaN"
         )
     return Dated(values, columns, index)
+
+
+def read_dated(source: str, data_dir: Path | None = None) -> "pd.DataFrame":
+    """A table indexed by date: a .csv file with a column date, or a data set by its name."""
+    import pandas as pd
+
+    if source in VARIANTS:
+        series = datasets.load(VARIANTS[source].file, data_dir)
+        assert isinstance(series, DatedSeries)
+        table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
+        return table if VARIANTS[source].form != "target" else table[[series.target]]
+    path = Path(source)
+    if path.suffix.lower() != ".csv":
+        raise InputError(
+            f"give a .csv file with a column date, or one of {', '.join(VARIANTS)}; got {source}"
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        read = read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    return by_date(read, str(path))

@@ -1,9 +1,10 @@
-"""A user's own few labels: fit a machine on a frozen encoder, keep it, predict.
+"""A user's own few labels: a support vector machine on a frozen encoder, fitted, kept, applied.
 
 Shapes: B series, L samples, C channels.
 """
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,12 +15,18 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem import artifact
 from progmem.artifact import Artifact, noted, shaped
-from progmem.data.labels import check_labels, known_labels
+from progmem.data.labels import check_labels, known_labels, labels_for
+from progmem.data.reader import Recording, check_order, columns_of
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
-from progmem.model.saving import weights_sha256
+from progmem.files import check_output
+from progmem.model.pmt import PMT
+from progmem.model.saving import load, weights_sha256
 from progmem.pooling import POOLINGS, check_observed, pool
 from progmem.probes.classify import FOLDS, HEADS, Machine, fit_svm
+from progmem.series import Series
+from progmem.training.classifier import Classifier
+from progmem.training.run_folder import read_as_trained, run_of
 
 
 class Prediction(NamedTuple):
@@ -172,3 +179,100 @@ def _machine(found: Artifact, where: str) -> Machine:
 def fingerprint(encoder: Encoder) -> str:
     """What tells an encoder from others: what was fitted on one is of no use to another."""
     return weights_sha256(encoder) if hasattr(encoder, "state_dict") else type(encoder).__name__
+
+
+def classify_files(
+    model_folder: Path,
+    data: Path,
+    out: Path | None = None,
+    *,
+    labels: Path | None = None,
+    probe: Path | None = None,
+    predict: Path | None = None,
+    pooling: str | None = None,
+    log: Callable[[str], None] = print,
+) -> Prediction | None:
+    """Fit a probe on the series of ``data`` that have labels, estimate its accuracy, and predict.
+
+    Predicted are the series of ``predict``, by default all of ``data``. They go to the .csv file
+    ``out``, and the fitted probe is kept beside it; without ``out`` nothing is predicted.
+
+    Args:
+        labels: the file of the labels.
+        probe: a kept probe, or the folder of a finetuned run, in place of ``labels``: nothing is
+            fitted, and the series of ``data`` are predicted.
+        pooling: one of `POOLINGS`, by default "sequence".
+    """
+    if (labels is None) == (probe is None):
+        raise InputError("give --labels to fit a probe, or --probe to use a fitted one")
+    if probe is not None:
+        _check_use_of_probe(out, predict, pooling)
+    if out is None and predict is not None:
+        raise InputError("--predict needs -o: the .csv file for the predictions")
+    if out is not None:
+        if out.suffix != ".csv":
+            raise InputError(f"-o must name the .csv file to write, got {out}")
+        check_output(out, data, labels, predict)
+    model = load(model_folder, device="auto")
+    run = run_of(model_folder)
+    recordings = read_as_trained(data, run)
+    targets = recordings if predict is None else read_as_trained(predict, run)
+    y = None if labels is None else labels_for(recordings, data, labels)
+    names = [r.name for r in targets]
+    Series([r.values for r in targets], None, model.cfg, names)  # refused before anything is fitted
+    if probe is not None:
+        prediction = _apply(probe, targets, model_folder, model)
+    else:
+        check_order(str(data), columns_of(recordings), targets)
+        fitted = LabelProbe(model, pooling=pooling or "sequence", columns=columns_of(recordings))
+        fitted.fit([r.values for r in recordings], y)
+        log(_describe_fit(fitted))
+        if out is None:
+            return None
+        prediction = fitted.predict([r.values for r in targets])
+        fitted.save(out.with_suffix(".safetensors"))
+        log(f"the fitted probe: {out.with_suffix('.safetensors')}")
+    assert out is not None
+    with out.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["series", "label", "margin"])
+        for name, label, margin in zip(names, *prediction, strict=True):
+            table.writerow([name, label, f"{margin:.4f}"])
+    log(f"{len(names)} predictions: {out}")
+    return prediction
+
+
+def _check_use_of_probe(out: Path | None, predict: Path | None, pooling: str | None) -> None:
+    if out is None:
+        raise InputError("--probe needs -o: the .csv file for the predictions")
+    if predict is not None:
+        raise InputError("--predict goes with --labels; with --probe, DATA is predicted")
+    if pooling is not None:
+        raise InputError("--pooling goes with --labels; a fitted probe has its own")
+
+
+def _apply(
+    probe: Path, recordings: Sequence[Recording], model_folder: Path, model: PMT
+) -> Prediction:
+    """What a kept probe, or the classifier of a finetuned run, says of recordings."""
+    series = [r.values for r in recordings]
+    if not probe.is_dir():
+        kept = LabelProbe.load(probe, model)
+        check_order(str(probe), kept.columns, recordings)
+        return kept.predict(series)
+    classifier = Classifier.load(probe, device=next(model.parameters()).device)
+    if weights_sha256(classifier.encoder) != weights_sha256(model):
+        raise InputError(f"{model_folder} is not the network of {probe}; give its model/")
+    return Prediction.of_scores(np.array(classifier.classes), classifier.scores(series))
+
+
+def _describe_fit(probe: LabelProbe) -> str:
+    accuracy = probe.estimate()
+    fitted = f"{len(probe.y)} labelled series, {len(probe.machine.classes)} classes"
+    if accuracy is None:
+        return f"{fitted}; a class has only one label, so the accuracy cannot be estimated"
+    spread = f"sd {100 * accuracy.std(ddof=1):.1f}"
+    return (
+        f"{fitted}; accuracy {100 * accuracy.mean():.1f} % ({spread}), "
+        f"each of {len(accuracy)} folds predicted from the others"
+    )

@@ -62,7 +62,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
     assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
     assert "| head | validation | 1 | " in capsys.readouterr().out
-    use = ["probe", "classify", "own/model", "--probe", "own", "--predict", "x.npy", "-o", "p.csv"]
+    use = ["classify", "x.npy", "-o", "p.csv", "--probe", "own", "--model", "own/model"]
     assert main(use) == 0
     rows = list(csv.DictReader((files / "p.csv").read_text().splitlines()))
     classifier = Classifier.load("own")
@@ -70,10 +70,10 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     scores = np.sort(classifier.scores(np.load("x.npy")), axis=1)
     expected = scores[:, -1] - scores[:, -2]
     np.testing.assert_allclose([float(row["margin"]) for row in rows], expected, atol=1e-4)
-    assert main([*use[:2], str(pretrained / "model"), *use[3:]]) == 0  # only the head was trained
-    assert main([*use[:2], "wafer/model", *use[3:4], "wafer", *use[5:]]) == 2
+    assert main([*use[:-1], str(pretrained / "model")]) == 0  # only the head was trained
+    assert main([*use[:5], "wafer", "--model", "wafer/model"]) == 2
     assert "model has 1 channels" in capsys.readouterr().err
-    assert main([*use[:4], "wafer", *use[5:]]) == 2
+    assert main([*use[:5], "wafer", *use[6:]]) == 2
     assert "own/model is not the network of wafer; give its model/" in capsys.readouterr().err
     assert main(["embed", "own/model", "x.npy", "-o", "embedded"]) == 0
     probe = ["probe", "classify", "wafer/model", "Wafer", *where, "--split", "validation"]
