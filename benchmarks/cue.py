@@ -3,7 +3,7 @@
     python -m benchmarks.cue --data-dir DIR      # wants a GPU; writes results/cue/FordA-<row>.json
 
 Each row is a variant and a training seed: pretrained on FordA's training rows, probed on its test
-rows beside its untrained twin. A training that was broken off goes on.
+rows beside its untrained copy. A training that was broken off goes on.
 """
 
 import argparse

@@ -140,7 +140,7 @@ def test_a_model_without_covariates_sees_the_columns_alone():
         model = small_model(channels)
         forecaster = progmem.Forecaster(model, padding=P).fit(values[:, 0], hours(T))
         assert forecaster.data.x.shape[2] == channels
-        there = forecaster.known.features.there
+        there = forecaster.known.features.observed
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
         places = forecaster._places("train", 4)
         assert 70 not in places.time and 71 in places.time  # its date alone is not learnt from

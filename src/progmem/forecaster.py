@@ -27,19 +27,19 @@ from progmem.probes.forecast import (
     ALPHAS,
     PADDING,
     Errors,
-    Known,
-    Places,
+    ErrorSums,
+    OriginFeatures,
+    Origins,
     Ridge,
-    Totals,
-    choose,
+    choose_ridge,
     device_of,
-    distance,
-    futures,
+    forecast_origins,
+    future_values,
     residual_quantiles,
     ridge_path,
-    samples,
+    rmse_plus_mae,
     sliding_features,
-    windows,
+    sliding_windows,
 )
 from progmem.probes.own_data import fingerprint
 from progmem.series import check_count
@@ -69,13 +69,13 @@ def newest_before(values: Tensor) -> Tensor:
 GAPS: dict[str, Callable[[Tensor], Tensor]] = {"newest": newest_before, "mean": Tensor.nan_to_num}
 
 
-def knowledge(token: Tensor, values: Tensor, places: Places, padding: int) -> Tensor:
+def knowledge(token: Tensor, values: Tensor, places: Origins, padding: int) -> Tensor:
     """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
 
     These are ``values`` (1, T, 1) in the windows that end at ``places``, 0 where missing.
     """
     instance, time = (torch.from_numpy(index).to(values.device) for index in places)
-    own = windows(values, padding)[instance, time, :, 0]  # (n, P+1)
+    own = sliding_windows(values, padding)[instance, time, :, 0]  # (n, P+1)
     return torch.cat([token, own.nan_to_num(0.0)], dim=1)
 
 
@@ -89,14 +89,14 @@ def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], padding: int) -> tuple[
         (draw, ridge) for draw in (to_the_mean, to_the_newest)
         for ridge in draw(x[0], y[0], PENALTIES, padding)
     ]  # fmt: skip
-    ridge = choose([ridge for _, ridge in candidates], x[1], y[1])
+    ridge = choose_ridge([ridge for _, ridge in candidates], x[1], y[1])
     draw = next(draw for draw, one in candidates if one is ridge)
     (whole,) = draw(torch.cat(list(x)), torch.cat(list(y)), [ridge.alpha], padding)
     return whole, y[1] - ridge.predict(x[1])
 
 
 def to_the_mean(x: Tensor, y: Tensor, alphas: Sequence[float], _: int) -> list[Ridge]:
-    """Ridges of futures y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
+    """Ridges of future_values y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
     return ridge_path(x, y, alphas)
 
 
@@ -195,8 +195,8 @@ class Forecaster:
         x = self._seen(taken)[None]  # (1, T, C)
         target = ((taken.values - mean) / scale)[None]
         data = ForecastData("the series", x, target, mean[None], scale[None], taken.columns, bounds)
-        everything = Places(np.zeros(T - self.padding, dtype=np.int64), np.arange(self.padding, T))
-        self.known = Known(self.encoder, data, [everything], self.padding)
+        everything = Origins(np.zeros(T - self.padding, dtype=np.int64), np.arange(self.padding, T))
+        self.known = OriginFeatures(self.encoder, data, [everything], self.padding)
         self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
         self.mean, self.scale, self.data = mean, scale, data
         self.target = torch.as_tensor(target, device=device_of(self.encoder))
@@ -259,9 +259,9 @@ class Forecaster:
             raise InputError("a kept forecaster has no series to be tried on; fit it again")
         places = self._places("validation", horizon)
         newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()[places.time]  # past gaps
-        stays = Totals()
+        stays = ErrorSums()
         for f in range(len(self.columns)):
-            y = futures(self.target[..., [f]], places, horizon)
+            y = future_values(self.target[..., [f]], places, horizon)
             stays.add(torch.as_tensor(newest[:, [f]], device=y.device) - y)
         return Estimate(known.tried, stays.errors())
 
@@ -276,7 +276,7 @@ class Forecaster:
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
         places = {part: self._places(part, horizon) for part in ("train", "validation")}
         parts = {part: (self.known.at(at), at) for part, at in places.items()}
-        columns, spread, tried = [], [], Totals()
+        columns, spread, tried = [], [], ErrorSums()
         for f in range(len(self.columns)):
             column, residual = self._fit_column(f, parts, horizon)
             columns.append(column)
@@ -287,7 +287,7 @@ class Forecaster:
         return self.fitted[horizon]
 
     def _fit_column(
-        self, f: int, parts: dict[str, tuple[Tensor, Places]], horizon: int
+        self, f: int, parts: dict[str, tuple[Tensor, Origins]], horizon: int
     ) -> tuple[Column, Tensor]:
         """How column ``f`` is predicted, and (n, H) how far off that was without validation part.
 
@@ -297,7 +297,7 @@ class Forecaster:
         values = self.target[..., [f]]  # (1, T, 1)
         y = []
         for part, (_, places) in parts.items():
-            y.append(futures(values, places, horizon))
+            y.append(future_values(values, places, horizon))
             if not bool((~y[-1].isnan()).any()):
                 raise InputError(
                     f"nothing of column {self.columns[f]} is observed in the {part} part "
@@ -309,15 +309,15 @@ class Forecaster:
             x = [knowledge(token, own, at, self.padding) for token, at in parts.values()]
             ridge, residual = fit_column(x, y, self.padding)
             found.append((Column(gaps, ridge), residual))
-        return min(found, key=lambda one: distance(one[1]))
+        return min(found, key=lambda one: rmse_plus_mae(one[1]))
 
-    def _places(self, part: str, horizon: int) -> Places:
+    def _places(self, part: str, horizon: int) -> Origins:
         """The moments of a part with ``horizon`` samples ahead at which a value is observed."""
         assert self.data is not None
-        places = samples(self.data, part, horizon, padding=self.padding, most=None)
-        there = self.known.there(places)
+        places = forecast_origins(self.data, part, horizon, padding=self.padding, limit=None)
+        there = self.known.observed(places)
         there &= ~np.isnan(self.data.target[0, places.time]).all(1)  # a date alone is not enough
-        return Places(*(index[there] for index in places))
+        return Origins(*(index[there] for index in places))
 
     def _names(self, columns: Sequence[str]) -> list[str]:
         """Of a prediction's columns: each of the series', then its quantiles."""
@@ -347,9 +347,9 @@ class Forecaster:
         return _load(Path(path), encoder)
 
 
-def _end(index: "pd.DatetimeIndex") -> Places:
+def _end(index: "pd.DatetimeIndex") -> Origins:
     """The last moment of a series with these dates."""
-    return Places(np.array([0]), np.array([len(index) - 1]))
+    return Origins(np.array([0]), np.array([len(index) - 1]))
 
 
 ARGUMENTS = ("padding", "validation", "quantiles")

@@ -107,9 +107,9 @@ def test_whole_numbers_with_holes_stay_whole(model):
     x, y = waves(12, 0)
     y = np.where(np.arange(12) < 3, np.nan, y + 1.0)
     probe = LabelProbe(progmem.load(model)).fit(x, y)
-    assert probe.machine.classes.tolist() == [1, 2] and probe.machine.classes.dtype == np.int64
+    assert probe.svm.classes.tolist() == [1, 2] and probe.svm.classes.dtype == np.int64
     features = pool(probe.encoder, x, ["sequence"])["sequence"]
-    np.testing.assert_allclose(probe.machine.mean, features.mean(0, dtype=np.float64))
+    np.testing.assert_allclose(probe.svm.mean, features.mean(0, dtype=np.float64))
     assert len(features) == 12 and len(probe.y) == 9  # unlabelled ones scale too
 
 
@@ -278,7 +278,7 @@ def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
     for found, before in zip(again.predict(x), probe.predict(x), strict=True):
         np.testing.assert_array_equal(found, before)
         assert found.dtype == before.dtype
-    assert set(again.machine.classes) == set(names)
+    assert set(again.svm.classes) == set(names)
 
 
 @pytest.fixture(scope="module")
@@ -359,6 +359,6 @@ def test_a_class_of_one_label_can_be_predicted(model):
     x, _ = waves(9, 0)
     probe = LabelProbe(progmem.load(model)).fit(x, ["a"] * 4 + ["b"] * 4 + ["c"])
     assert probe.estimate() is None
-    assert probe.machine.classes.tolist() == ["a", "b", "c"]
+    assert probe.svm.classes.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
     assert set(found.label) <= {"a", "b", "c"} and (found.margin >= 0).all()

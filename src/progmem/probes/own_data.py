@@ -23,17 +23,17 @@ from progmem.files import check_output
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.pooling import POOLINGS, check_observed, pool
-from progmem.probes.classify import FOLDS, HEADS, Machine, fit_svm
+from progmem.probes.classify import FOLDS, HEADS, FittedSvm, fit_svm
 from progmem.series import Series
 from progmem.training.classifier import Classifier
 from progmem.training.run_folder import read_as_trained, run_of
 
 
 class Prediction(NamedTuple):
-    """A label for each series, and how much nearer it was than the next."""
+    """A label for each series, and its lead over the next best label."""
 
     label: np.ndarray  # (B,)
-    margin: np.ndarray  # (B,), in units of the scores, a machine's decision values
+    margin: np.ndarray  # (B,), in units of the scores, such as an SVM's decision values
 
     @classmethod
     def of_scores(cls, classes: np.ndarray, scores: np.ndarray) -> "Prediction":
@@ -43,9 +43,9 @@ class Prediction(NamedTuple):
 
 
 class LabelProbe:
-    """Knows a user's classes from a few labelled series, by the features of a frozen encoder."""
+    """Predicts a user's classes, by an SVM on a frozen encoder's features of a few series."""
 
-    machine: Machine
+    svm: FittedSvm
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class LabelProbe:
     def fit(self, x: Any, y: Any) -> "LabelProbe":
         """Learn from series (B, L, C), or a list of (L_i, C), and their labels.
 
-        Where y is NaN or an empty text a series has no label; it still helps to scale features.
+        A series whose label is NaN or an empty text has none; it is still used to scale features.
         """
         known, labels = known_labels(y)
         if len(known) != len(x):
@@ -72,13 +72,13 @@ class LabelProbe:
         features = self._features(x)
         scaler = StandardScaler().fit(features)
         self.features, self.y = scaler.transform(features[known]), labels
-        self.machine = Machine.of(scaler, fit_svm(self.features, self.y, HEADS[self.head]))
+        self.svm = FittedSvm.from_sklearn(scaler, fit_svm(self.features, self.y, HEADS[self.head]))
         return self
 
     def estimate(self) -> np.ndarray | None:
         """Accuracy on each fold of the labelled series when it was left out; None if too few.
 
-        C is chosen anew without the fold: one chosen with it would know too much.
+        C is chosen again without the fold; a C chosen with it would leak its labels.
         """
         smallest = int(np.unique(self.y, return_counts=True)[1].min())
         if smallest < 2:
@@ -86,21 +86,21 @@ class LabelProbe:
         folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
         found = []
         for train, test in folds.split(self.features, self.y):
-            machine = fit_svm(self.features[train], self.y[train], HEADS[self.head])
-            found.append(machine.score(self.features[test], self.y[test]))
+            svc = fit_svm(self.features[train], self.y[train], HEADS[self.head])
+            found.append(svc.score(self.features[test], self.y[test]))
         return np.array(found)
 
     def predict(self, x: Any) -> Prediction:
-        features, machine = self._features(x), self.machine
-        if features.shape[1:] != machine.mean.shape:
+        features, svm = self._features(x), self.svm
+        if features.shape[1:] != svm.mean.shape:
             raise InputError(
-                f"the probe was fitted on {len(machine.mean)} features, the encoder gives "
+                f"the probe was fitted on {len(svm.mean)} features, the encoder gives "
                 f"{features.shape[1]}; fit it again"
             )
-        values = machine.decision_function(features)
+        values = svm.decision_function(features)
         if values.ndim == 1:  # two classes
-            return Prediction(machine.predict(features), np.abs(values))
-        return Prediction.of_scores(machine.classes, values)
+            return Prediction(svm.predict(features), np.abs(values))
+        return Prediction.of_scores(svm.classes, values)
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
@@ -111,12 +111,12 @@ class LabelProbe:
 
     def save(self, path: Path) -> None:
         """Write the fitted probe, without the encoder."""
-        machine = self.machine
-        tensors = {name: torch.as_tensor(getattr(machine, name)) for name in _ARRAYS}
+        svm = self.svm
+        tensors = {name: torch.as_tensor(getattr(svm, name)) for name in _ARRAYS}
         note = {
             "encoder": fingerprint(self.encoder), "pooling": self.pooling, "head": self.head,
-            "columns": list(self.columns), "kernel": machine.kernel, "gamma": machine.gamma,
-            "classes": machine.classes.tolist(),
+            "columns": list(self.columns), "kernel": svm.kernel, "gamma": svm.gamma,
+            "classes": svm.classes.tolist(),
         }  # fmt: skip
         artifact.write(path, "label probe", tensors, note)
 
@@ -138,19 +138,19 @@ class LabelProbe:
             columns = noted(note, "columns", list, where, of=str)
             if options["pooling"] not in POOLINGS or options["head"] not in HEADS:
                 raise ArtifactError(f"{where}: it has pooling and head {options}")
-            machine = _machine(found, where)
+            svm = _read_svm(found, where)
         except ArtifactError as error:
             raise InputError(str(error)) from error
         probe = cls(encoder, **options, columns=columns)
-        probe.machine = machine
+        probe.svm = svm
         return probe
 
 
 _ARRAYS = ("mean", "scale", "support", "dual", "intercept", "counts")
 
 
-def _machine(found: Artifact, where: str) -> Machine:
-    """The machine of an artifact, if all of its parts fit together."""
+def _read_svm(found: Artifact, where: str) -> FittedSvm:
+    """The SVM of an artifact, if all of its parts fit together."""
     note, tensors = found.note, found.tensors
     names = noted(note, "classes", list, where, of=(str, int))
     classes, Y = np.array(names), len(names)  # whole numbers or texts, as `known_labels` has them
@@ -173,11 +173,11 @@ def _machine(found: Artifact, where: str) -> Machine:
     kernel, gamma = noted(note, "kernel", str, where), noted(note, "gamma", float, where)
     if kernel not in ("linear", "rbf") or not 0 < gamma < np.inf:
         raise ArtifactError(f"{where}: it has the kernel {kernel!r} with gamma {gamma}")
-    return Machine(**arrays, kernel=kernel, gamma=gamma, classes=classes)
+    return FittedSvm(**arrays, kernel=kernel, gamma=gamma, classes=classes)
 
 
 def fingerprint(encoder: Encoder) -> str:
-    """What tells an encoder from others: what was fitted on one is of no use to another."""
+    """Identifies an encoder: what was fitted on the features of one does not fit another."""
     return weights_sha256(encoder) if hasattr(encoder, "state_dict") else type(encoder).__name__
 
 
@@ -268,7 +268,7 @@ def _apply(
 
 def _describe_fit(probe: LabelProbe) -> str:
     accuracy = probe.estimate()
-    fitted = f"{len(probe.y)} labelled series, {len(probe.machine.classes)} classes"
+    fitted = f"{len(probe.y)} labelled series, {len(probe.svm.classes)} classes"
     if accuracy is None:
         return f"{fitted}; a class has only one label, so the accuracy cannot be estimated"
     spread = f"sd {100 * accuracy.std(ddof=1):.1f}"

@@ -15,8 +15,8 @@ from progmem.errors import InputError
 from progmem.files import check_result_file
 from progmem.model.saving import gpu_or_cpu, load
 from progmem.probes import cue
-from progmem.probes.classify import LABELS, SEEDS, probe_set, untrained_twin
-from progmem.probes.forecast import PADDING, probe_forecast, samples
+from progmem.probes.classify import LABEL_SHARES, SEEDS, probe_set, untrained_copy
+from progmem.probes.forecast import PADDING, forecast_origins, probe_forecast
 from progmem.report import record
 from progmem.report.record import RESULTS
 from progmem.report.tables import classification_table, cue_table, forecast_table
@@ -38,7 +38,7 @@ def evaluate_classification(
     *,
     data_dir: Path | None = None,
     split: str = "official",
-    label_shares: Sequence[Amount] = LABELS,
+    label_shares: Sequence[Amount] = LABEL_SHARES,
     log: Log = print,
 ) -> dict[str, Any]:
     """Accuracy and F1 from a few labels of the set ``name``.
@@ -60,7 +60,7 @@ def evaluate_classification(
     rows = []
     for kind, encoder in pair.encoders:
         log(f"{name}, {kind}: {len(data.y_train) + len(data.y_test)} series")
-        rows.append({"encoder": kind} | probe_set(encoder, data, labels=label_shares))
+        rows.append({"encoder": kind} | probe_set(encoder, data, label_shares=label_shares))
     labelled, again = (row.pop("labelled_rows") for row in rows)
     assert labelled == again
     result = pair.write_result(out, rows, label_seeds=list(SEEDS), labelled_rows=labelled)
@@ -116,7 +116,9 @@ def evaluate_forecast(
     check_result_file(out)
     data = forecast_set(name, data_dir)
     for part in data.bounds:
-        samples(data, part, max(horizons), padding=PADDING)  # refused before anything is encoded
+        forecast_origins(
+            data, part, max(horizons), padding=PADDING
+        )  # refused before anything is encoded
     pair = ModelPair(model_folder)
     data = data.seen_by(pair.model.cfg.channels)
     rows = []
@@ -144,7 +146,7 @@ class ModelPair:
         self.model = load(folder, device=self._device)
         source = read_source(run)
         self._config = {"model": self.model.cfg.to_dict(), "source": source, "run": settings}
-        untrained = untrained_twin(self.model, self._seeds[0] if self._seeds else 0)
+        untrained = untrained_copy(self.model, self._seeds[0] if self._seeds else 0)
         self.encoders = (("trained", self.model), ("untrained", untrained))
 
     def write_result(self, out: Path, rows: list[dict[str, Any]], **facts: Any) -> dict[str, Any]:
