@@ -183,7 +183,7 @@ GAP[100:] = np.nan
         (pd.DataFrame({"a": ["x"] * T}), hours(T), {}, "column a must hold real numbers, got"),
         (pd.DataFrame({}, index=hours(T)), None, {}, "the series has no columns"),
         (pd.DataFrame(daily_waves(T, 2), columns=["a", "a"]), hours(T), {},
-         "columns must have names of their own; 'a' is there twice"),
+         "columns must have different names; 'a' is there twice"),
         (np.where(np.arange(T) == 7, np.inf, 0.0), hours(T), {},
          "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
         (daily_waves(30), hours(30), {}, "a training part of 24 samples holds no window of 31"),

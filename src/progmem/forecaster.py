@@ -20,7 +20,7 @@ from progmem.artifact import Artifact, noted, shaped
 from progmem.config import is_real
 from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
 from progmem.data.forecast_sets import ForecastData, moments
-from progmem.data.own_series import Dated, take
+from progmem.data.own_series import DatedValues, as_dated_values
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
 from progmem.probes.forecast import (
@@ -175,7 +175,7 @@ class Forecaster:
 
         A DataFrame that is indexed by dates needs no others.
         """
-        taken = take(series, dates)
+        taken = as_dated_values(series, dates)
         T = len(taken.values)
         end = T - round(self.validation * T)
         if end <= self.padding + 1:
@@ -217,7 +217,7 @@ class Forecaster:
                 raise InputError("give the series to predict from; a kept forecaster has none")
             index, (token, there), target = self.dates, self.known.newest(), self.target
         else:
-            taken = take(series, dates)
+            taken = as_dated_values(series, dates)
             if taken.columns != self.columns:
                 raise InputError(
                     f"the series has columns {', '.join(taken.columns)}; the forecaster was fitted "
@@ -324,7 +324,7 @@ class Forecaster:
         kinds = ["", *(f" {100 * q:g}%" for q in self.quantiles)]
         return [f"{column}{kind}" for column in columns for kind in kinds]
 
-    def _seen(self, taken: Dated) -> np.ndarray:
+    def _seen(self, taken: DatedValues) -> np.ndarray:
         """What the encoder sees, (T, C)."""
         F, calendar = taken.values.shape[1], len(COVARIATES)
         channels = getattr(getattr(self.encoder, "cfg", None), "channels", F + calendar)

@@ -15,7 +15,7 @@ from probe_setup import waves
 import progmem
 from progmem.cli import main
 from progmem.config import LabelConfig, read_config, read_finetune_config
-from progmem.data.labels import choose_parts
+from progmem.data.labels import split_rows
 from progmem.errors import ConfigError, InputError
 from progmem.report.tables import finetune_table
 from progmem.training.classifier import Classifier
@@ -120,11 +120,11 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("x.npy --labels y.npy finetune.only_head=2", "finetune.only_head must be true or false"),
         (
             "x.npy --labels y.npy finetune.validation=0.99",
-            "none of class 0, which has 12, is left to le",
+            "none of class 0, which has 12, is left to tr",
         ),
         (
             "x.npy --labels rare.npy finetune.validation=0.1",
-            "is left to learn from; leave the class out",
+            "is left to train on; leave the class out",
         ),
         ("lost.npy --labels y.npy", "series 3 has no observed value; leave it out"),
         ("x.npy --labels y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
@@ -212,8 +212,8 @@ def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_p
 
 def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
     with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'loss'"):
-        finetune(made()._replace(noted={}), pretrained, config(), say=None)
-    finetune(made()._replace(noted={}), tmp_path / "tuned", config(), say=None)
+        finetune(made()._replace(source={}), pretrained, config(), say=None)
+    finetune(made()._replace(source={}), tmp_path / "tuned", config(), say=None)
     with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'finetune'"):
         pretrain(made().recordings, tmp_path / "tuned", read_config(None, SHAPE), say=None)
 
@@ -221,8 +221,8 @@ def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
 def test_a_label_that_is_alone_in_its_class_is_refused_where_it_would_be_held_out():
     data = made()
     alone = np.where(np.arange(40) == 0, 0, 1)
-    with pytest.raises(InputError, match="none of class slow, which has 1, is left to learn"):
-        choose_parts(data._replace(y=alone), label_share="all", label_seed=0, validation=0.2)
+    with pytest.raises(InputError, match="none of class slow, which has 1, is left to train on"):
+        split_rows(data._replace(y=alone), label_share="all", label_seed=0, validation=0.2)
 
 
 def made_result(accuracy, *, seed=0, label_seed=0, start="scratch", name="HAR", **changed):

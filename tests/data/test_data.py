@@ -172,7 +172,7 @@ def test_values_too_large_to_be_squared_are_refused():
     values = np.ones((300, 2))
     values[7, 1] = 1e200
     stats = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny")).stats
-    with pytest.raises(InputError, match=r"channel 1 reaches from 1 to 1e\+200, too far"):
+    with pytest.raises(InputError, match=r"channel 1 ranges from 1 to 1e\+200, too far"):
         TrainingWindows([Recording("a", values)] * 2, small_config().data).set_statistics(stats)
 
 
@@ -251,6 +251,6 @@ def test_cached_rows_are_those_that_are_fetched(normalise):
 
 
 def test_rows_too_large_to_keep_are_fetched_and_train_the_same(monkeypatch, finished, tmp_path):
-    monkeypatch.setattr("progmem.data.windows.LARGEST_CACHE", 0)
+    monkeypatch.setattr("progmem.data.windows.MAX_CACHE_BYTES", 0)
     run(tmp_path / "run")
     assert_same_model(tmp_path / "run", finished)

@@ -41,7 +41,7 @@ def series(tmp_path, monkeypatch):
         ),
     }
     monkeypatch.setattr(datasets, "FILES", files)
-    monkeypatch.delenv(datasets.VARIABLE, raising=False)
+    monkeypatch.delenv(datasets.DATA_VARIABLE, raising=False)
     return tmp_path
 
 
@@ -125,7 +125,7 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     data = forecast_set("ETTh1", series)
     start, end = data.bounds["train"]
     np.testing.assert_allclose(model.stats.mean, data.x[0, start:end, 7:].mean(0), rtol=1e-6)
-    seen = data.seen_by(2)
+    seen = data.with_channels(2)
     np.testing.assert_array_equal(seen.x, data.x[..., 7:])
     probe = ["probe", "forecast", "run/model", "ETTh1", *where, "--horizons", "24"]
     assert main([*probe, "-o", "found.json"]) == 0

@@ -13,7 +13,7 @@ from probe_setup import waves
 import progmem
 from progmem import artifact
 from progmem.cli import main
-from progmem.data.labels import known_labels, labels_for
+from progmem.data.labels import drop_missing_labels, labels_for
 from progmem.data.reader import read_recordings
 from progmem.errors import InputError
 from progmem.pooling import pool
@@ -125,7 +125,7 @@ def test_whole_numbers_with_holes_stay_whole(model):
     ],
 )
 def test_a_label_that_is_missing_is_no_class(y, labels):
-    known, found = known_labels(y)
+    known, found = drop_missing_labels(y)
     assert known.tolist() == [True, False, True] and found.tolist() == labels
 
 
@@ -181,9 +181,9 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("x.npy --labels short.npy", "short.npy has 7 labels, x.npy holds 30"),
         ("flat.npy --labels y.npy", "(30, 60) is one recording"),
         ("x.npy --labels same.npy", "at least two classes in y, got 0"),
-        ("x.npy --labels x.npy", "one label a series, got shape (30, 60, 2)"),
-        ("x.npy --labels measured.npy", "each of the 30 labels is there once, as 0.5"),
-        ("x.npy --labels single.npy", "one label a series, got shape ()"),
+        ("x.npy --labels x.npy", "one label per series, got shape (30, 60, 2)"),
+        ("x.npy --labels measured.npy", "each of the 30 labels occurs once, such as 0.5"),
+        ("x.npy --labels single.npy", "one label per series, got shape ()"),
         ("x.npy --labels bad.csv", "no column 'label'; it has a, b"),
         ("x.npy --labels commas.csv", "commas.csv cannot be read: rows have more cells"),
         ("x.npy --labels y.txt", "y.txt must end in .csv, .npy or .npz"),

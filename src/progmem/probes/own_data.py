@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem import artifact
 from progmem.artifact import Artifact, noted, shaped
-from progmem.data.labels import check_labels, known_labels, labels_for
+from progmem.data.labels import check_labels, drop_missing_labels, labels_for
 from progmem.data.reader import Recording, check_order, columns_of
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
@@ -65,7 +65,7 @@ class LabelProbe:
 
         A series whose label is NaN or an empty text has none; it is still used to scale features.
         """
-        known, labels = known_labels(y)
+        known, labels = drop_missing_labels(y)
         if len(known) != len(x):
             raise InputError(f"y has {len(known)} labels, x holds {len(x)} series")
         check_labels(labels, len(labels))
@@ -153,7 +153,10 @@ def _read_svm(found: Artifact, where: str) -> FittedSvm:
     """The SVM of an artifact, if all of its parts fit together."""
     note, tensors = found.note, found.tensors
     names = noted(note, "classes", list, where, of=(str, int))
-    classes, Y = np.array(names), len(names)  # whole numbers or texts, as `known_labels` has them
+    classes, Y = (
+        np.array(names),
+        len(names),
+    )  # whole numbers or texts, as `drop_missing_labels` has them
     mixed = len(set(map(type, names))) != 1
     if mixed or classes.dtype.kind not in "iU" or not 2 <= Y == len(set(classes.tolist())):
         raise ArtifactError(f"{where}: its classes are {str(names)[:60]}")

@@ -120,7 +120,7 @@ def evaluate_forecast(
             data, part, max(horizons), padding=PADDING
         )  # refused before anything is encoded
     pair = ModelPair(model_folder)
-    data = data.seen_by(pair.model.cfg.channels)
+    data = data.with_channels(pair.model.cfg.channels)
     rows = []
     for kind, encoder in pair.encoders:
         started = time.perf_counter()
