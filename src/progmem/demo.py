@@ -18,7 +18,7 @@ from progmem.data.sample import (
 from progmem.model.pmt import PMT
 from progmem.probes.classify import LabelScores, classify, untrained_copy
 from progmem.report import figures
-from progmem.report.html import Part, write_report
+from progmem.report.html import Section, write_report
 from progmem.training.pretrain import pretrain
 
 LENGTH = 200  # samples of a window: 4 s
@@ -69,20 +69,22 @@ def demo(out: Path) -> dict[tuple[str, int], LabelScores]:
         f"people, then asked for the exercise in {len(test_windows.x)} windows of 4 s of three "
         "others.",
         [
-            Part("Training", "The three objectives, one per scale.", figures.loss_curves(metrics)),
-            Part(
+            Section(
+                "Training", "The three objectives, one per scale.", figures.loss_curves(metrics)
+            ),
+            Section(
                 "Few labels",
                 "Accuracy in % on people never seen, linear SVM, mean and sd over ten draws of the "
                 "labels; gain is paired with the untrained encoder on the same draws.",
                 table=table,
             ),
-            Part(
+            Section(
                 "A splice of three recordings",
                 "Three exercises one after the other. Blocks on the diagonal: the level tells them "
                 "apart; stripes inside: repetitions.",
                 _splice_figure(model, sample, test),
             ),
-            Part(
+            Section(
                 "What a few labels have to separate",
                 "Sequence vectors of the other people's windows on two principal components.",
                 figures.scatter_by_class(
@@ -91,7 +93,7 @@ def demo(out: Path) -> dict[tuple[str, int], LabelScores]:
                     sample.classes,
                 ),
             ),
-            Part(
+            Section(
                 "Memory along a recording",
                 "The memory's most varied channels, window by window, and how much it changes.",
                 _memory_figure(model, sample, test),

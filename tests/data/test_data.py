@@ -210,11 +210,14 @@ def test_a_value_too_large_to_train_on_is_named_by_its_recording():
 
 def test_a_report_holds_its_pictures_and_escapes_its_text(tmp_path):
     from progmem.report.figures import loss_curves
-    from progmem.report.html import Part, write_report
+    from progmem.report.html import Section, write_report
 
     figure = loss_curves([{"step": s, "loss": 1.0 / s, "icl": 1.0} for s in (1, 2, 3)])
-    parts = [Part("A <title>", "text", figure), Part("B", "t", table=[["a", "b"], ["1", "<2>"]])]
-    write_report(tmp_path / "r.html", "T", "lead", parts)
+    sections = [
+        Section("A <title>", "text", figure),
+        Section("B", "t", table=[["a", "b"], ["1", "<2>"]]),
+    ]
+    write_report(tmp_path / "r.html", "T", "lead", sections)
     page = (tmp_path / "r.html").read_text()
     assert page.count("data:image/png;base64,") == 1
     assert "A &lt;title&gt;" in page and "<td>&lt;2&gt;</td>" in page
