@@ -41,7 +41,10 @@ def training_table(results: list[Result]) -> str:
 
 def families_table(results: list[Result]) -> str:
     """A training step and `encode` by variant: without a family of kernels, compiled, plain."""
-    return _by_device(results, _families_part)
+    return "\n\n".join(
+        f"{result['device']}, commit {result['commit'][:7]}\n\n{_families_part(result)}"
+        for result in results
+    )
 
 
 def before_and_after_table(results: list[Result]) -> str:

@@ -3,7 +3,7 @@
     python -m benchmarks.cue --data-dir DIR      # wants a GPU; writes results/cue/FordA-<row>.json
 
 Each row is a variant and a training seed: pretrained on FordA's training rows, probed on its test
-rows beside its untrained twin. A training that was broken off goes on.
+rows beside its untrained copy. A training that was broken off goes on.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
-from progmem.commands.cue import cue_set
 from progmem.config import read_config
+from progmem.probes.protocols import evaluate_cue
 from progmem.report import record
 from progmem.training.pretrain import pretrain
 
@@ -30,7 +30,7 @@ def measure(row: str, chosen: Any) -> dict[str, Any]:
     run = training_folder(chosen.work, row, cfg.to_dict(), chosen.commit)
     out = chosen.out / "cue" / f"{SET}-{row}.json"
     pretrain(SET, run, cfg, data_dir=chosen.data_dir, log=None)
-    result = cue_set(run / "model", SET, out, data_dir=chosen.data_dir, say=lambda _: None)
+    result = evaluate_cue(run / "model", SET, out, data_dir=chosen.data_dir, log=lambda _: None)
     if chosen.commit is not None:
         record.write(out, result | {"commit": chosen.commit, "dirty": None})
     return {"seconds": result["seconds"]}

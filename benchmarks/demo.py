@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from progmem.demo import DRAWS, PER_CLASS, SETTINGS, demo, table_lines
+from progmem.demo import DRAWS, LABELS_PER_CLASS, SETTINGS, demo, table_lines
 from progmem.report import record
 
 
@@ -14,7 +14,12 @@ def main() -> None:
         f"{name}, {count} labels": {key: value.tolist() for key, value in score._asdict().items()}
         for (name, count), score in scores.items()
     }
-    facts = {"config": SETTINGS, "labels": PER_CLASS, "seeds": [0], "label_draws": list(DRAWS)}
+    facts = {
+        "config": SETTINGS,
+        "labels": LABELS_PER_CLASS,
+        "seeds": [0],
+        "label_draws": list(DRAWS),
+    }
     result = {**facts, **record.environment(), "scores": kept, "printed": table_lines(scores)}
     print(f"written: {record.save('demo', 'sample', result)}")
 

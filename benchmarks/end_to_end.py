@@ -23,7 +23,7 @@ from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.config import read_config
 from progmem.data.datasets import LABELLED, load_labelled
 from progmem.model.saving import gpu_or_cpu
-from progmem.probes.classify import SEEDS, probe_set, untrained_twin
+from progmem.probes.classify import SEEDS, probe_set, untrained_copy
 from progmem.report import record
 from progmem.report.tables import classification_table
 from progmem.training.pretrain import pretrain
@@ -50,8 +50,8 @@ def measure(chosen: argparse.Namespace) -> dict[str, Any]:
     trained = time.time()
     rows = [{"encoder": "pmt"} | probe_set(model, data, poolings=POOLINGS)]
     done = time.time()
-    twin = untrained_twin(model, SEED)
-    rows.append({"encoder": "untrained"} | probe_set(twin, data, poolings=POOLINGS))
+    untrained = untrained_copy(model, SEED)
+    rows.append({"encoder": "untrained"} | probe_set(untrained, data, poolings=POOLINGS))
     for row in rows:
         row |= {"seed": SEED, "config": settings}
     steps = chosen.epochs * steps_per_epoch(len(data.y_train), BATCH)

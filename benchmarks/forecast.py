@@ -58,7 +58,7 @@ def measure(
     del facts["run"]["train"]["seed"]  # a row has it
     if isinstance(probed, PMT):
         facts["model"] = probed.cfg.to_dict()
-        data = data.seen_by(probed.cfg.channels)
+        data = data.with_channels(probed.cfg.channels)
     result = {"encoder": ENCODERS[encoder], "seed": cfg.train.seed} | probe_forecast(probed, data)
     now = time.perf_counter()
     return result | {"seconds": now - began, "seconds_probe": now - trained, "config": facts}

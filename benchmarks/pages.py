@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.compute_tables import families_table
 from progmem.data.forecast_sets import HORIZONS
 from progmem.report import paper
 from progmem.report.tables import markdown, mean_and_sd
@@ -72,10 +73,17 @@ def end_to_end_table(folder: Path) -> str:
     return markdown(["what", "device", "minutes"], lines)
 
 
+def speed_table(folder: Path) -> str:
+    """What each family of kernels is worth now, in a training step and in `encode`."""
+    files = [folder / f"kernel_families/{name}.json" for name in ("step", "encode")]
+    return families_table([_read(file) for file in files if file.is_file()])
+
+
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "reached": reached_table,
     "reached_by_set": reached_by_set_table,
     "end_to_end_times": end_to_end_table,
+    "speed": speed_table,
 }
 
 
@@ -158,7 +166,7 @@ def _forecasts(folder: Path) -> list[list[str]]:
         ]
         other = _mse([row for row in theirs if row["set"] == name])
         printed = np.mean([paper.FORECASTING[name]["PMT"][horizon][0] for horizon in HORIZONS])
-        task = f"forecasts, {name}, MSE, mean of five horizons"
+        task = f"forecasts, {name}, MSE over five horizons"
         lines.append([task, *cells, other, f"{printed:.3f}"])
     return lines
 

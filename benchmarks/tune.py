@@ -25,7 +25,7 @@ from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.config import read_config
 from progmem.data.datasets import load_labelled
 from progmem.model.saving import gpu_or_cpu
-from progmem.probes.classify import SEEDS, probe_set, untrained_twin
+from progmem.probes.classify import SEEDS, probe_set, untrained_copy
 from progmem.report import record
 from progmem.report.tables import classification_table
 from progmem.training.pretrain import pretrain
@@ -42,7 +42,7 @@ def measure(chosen: Any, number: int, seed: int) -> list[dict[str, Any]]:
         model = pretrain(data.training_recordings(), run, cfg, log=None)
     encoders: dict[str, Any] = {chosen.tries[number]: model}
     if number == 0:
-        encoders["untrained"] = untrained_twin(model, seed)
+        encoders["untrained"] = untrained_copy(model, seed)
     rows = []
     for name, encoder in encoders.items():
         scores = probe_set(encoder, data, poolings=["sequence", "max_tokens"])

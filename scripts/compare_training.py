@@ -36,7 +36,7 @@ SETTINGS = [
     "data.longest=100", "data.window=60", "data.hop=40",
 ]  # fmt: skip
 PRETRAIN = ["pretrain", "gaps", "train.epochs=3", "loss.negatives=40", *SETTINGS]
-FINETUNE = ["finetune", "gaps", "--y", "labels.csv", "train.epochs=3", *SETTINGS]
+FINETUNE = ["finetune", "gaps", "--labels", "labels.csv", "train.epochs=3", *SETTINGS]
 CASES = {  # the command that trains; the folder it writes to is added
     "all objectives": PRETRAIN,
     "icl": [*PRETRAIN, "loss.pcl=0", "loss.hgcl=0"],
@@ -52,6 +52,7 @@ CASES = {  # the command that trains; the folder it writes to is added
     "finetune a run": [*FINETUNE, "--from", "all-objectives"],
     "finetune, head only": [*FINETUNE, "--from", "all-objectives", "--only-head"],
 }
+OLD_WORDS = {"--labels": "--y"}  # what options and settings were called while cli.py was a file
 TWO_PROCESSES = {
     "two processes": PRETRAIN,
     "two processes, parts": [*PRETRAIN, "train.parts=2", "model.dropout=0.2"],
@@ -124,20 +125,28 @@ def train(cases: str, source: str) -> None:
     torch.set_default_dtype(torch.float64)  # Fabric gives the losses tensors of the default type
     for name, command in (CASES if cases == "one" else TWO_PROCESSES).items():
         out = file_name(name)
-        sys.argv = ["progmem", *command, "-o", out]
+        sys.argv = ["progmem", *translate(command, Path(source)), "-o", out]
         try:
             runpy.run_module("progmem", run_name="__main__", alter_sys=True)
         except SystemExit as ended:
             if ended.code:
                 raise
         if os.environ.get("RANK", "0") == "0":
-            np.savez(f"{out}.npz", **found(Path(out)))
+            np.savez(f"{out}.npz", **results_of(Path(out)))
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
 
 
-def found(run: Path) -> dict[str, np.ndarray]:
+def translate(command: list[str], source: Path) -> list[str]:
+    """``command`` in the words that the code in ``source`` knows."""
+    if not (source / "progmem/cli.py").is_file():
+        return command
+    pairs = [word.partition("=") for word in command]
+    return ["".join([OLD_WORDS.get(name, name), *rest]) for name, *rest in pairs]
+
+
+def results_of(run: Path) -> dict[str, np.ndarray]:
     """The weights of a finished run, its losses, and its encoding of a few series."""
     import progmem
 

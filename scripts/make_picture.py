@@ -1,6 +1,6 @@
 """Write the picture of README.md, docs/images/splice.png, from the model that `make demo` trained.
 
-    python scripts/make_picture.py [progmem-demo/run/model]
+python scripts/make_picture.py [progmem-demo/run/model]
 """
 
 import sys

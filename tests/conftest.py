@@ -54,7 +54,7 @@ def made_sets(tmp_path, monkeypatch):
 
     from progmem.data import datasets
 
-    monkeypatch.delenv(datasets.VARIABLE, raising=False)
+    monkeypatch.delenv(datasets.DATA_VARIABLE, raising=False)
     monkeypatch.setattr(datasets, "FILES", write_files(tmp_path))
     return tmp_path
 

@@ -23,7 +23,7 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
     made = {recording.name: recording for recording in made_recordings()}
     recordings = [made[name] for name in ("3", "7", "11", "0", "19")]  # three of one length
     said = []
-    embed(model, recordings, tmp_path / "out", sampling_rate=50.0, say=said.append)
+    embed(model, recordings, tmp_path / "out", sampling_rate=50.0, log=said.append)
     assert said[1] == "2/5 7: 39 samples" and len(said) == 5
     read = {p.stem: np.load(p) for p in (tmp_path / "out").glob("*.npy")}
     assert ("memory" in read) == (slots > 0)
@@ -52,7 +52,7 @@ def test_recordings_of_one_length_are_embedded_together(tmp_path, monkeypatch):
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     lengths = (40, 50, 50, 50, 60, 60, 40)
     recordings = [Recording(str(i), np.ones((n, 2))) for i, n in enumerate(lengths)]
-    embed(model, recordings, tmp_path / "out", say=lambda _: None)
+    embed(model, recordings, tmp_path / "out", log=lambda _: None)
     assert checked == [["0"], ["1", "2"], ["3"], ["4", "5"], ["6"]]
 
 
@@ -60,7 +60,7 @@ def test_recordings_without_a_value_are_told_of(tmp_path):
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     nothing = Recording("nothing", np.full((40, 2), np.nan))
     said = []
-    embed(model, [made_recordings()[0], nothing], tmp_path / "out", say=said.append)
+    embed(model, [made_recordings()[0], nothing], tmp_path / "out", log=said.append)
     assert said == ["1/2 0: 48 samples", "2/2 nothing: 40 samples, none observed"]
     with pytest.raises(InputError, match="no recording has an observed value; there is nothing to"):
         TrainingWindows([nothing] * 3, small_config().data).set_statistics(ChannelStats(2))
@@ -71,7 +71,7 @@ def test_a_failed_embed_leaves_nothing_behind(tmp_path):
     recordings = made_recordings()[:3]
     recordings[2].values[5, 0] = np.inf
     with pytest.raises(InputError, match=r"^2, sample 5, channel 0 is inf"):
-        embed(model, recordings, tmp_path / "out", say=lambda _: None)
+        embed(model, recordings, tmp_path / "out", log=lambda _: None)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="out exists already; give a new folder"):

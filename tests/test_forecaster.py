@@ -140,7 +140,7 @@ def test_a_model_without_covariates_sees_the_columns_alone():
         model = small_model(channels)
         forecaster = progmem.PMTForecaster(model, context=P).fit(values[:, 0], hours(T))
         assert forecaster.data.x.shape[2] == channels
-        there = forecaster.known.features.there
+        there = forecaster.known.features.observed
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
         places = forecaster._places("train", 4)
         assert 70 not in places.time and 71 in places.time  # its date alone is not learnt from
@@ -183,7 +183,7 @@ GAP[100:] = np.nan
         (pd.DataFrame({"a": ["x"] * T}), hours(T), {}, "column a must hold real numbers, got"),
         (pd.DataFrame({}, index=hours(T)), None, {}, "the series has no columns"),
         (pd.DataFrame(daily_waves(T, 2), columns=["a", "a"]), hours(T), {},
-         "columns must have names of their own; 'a' is there twice"),
+         "columns must have different names; 'a' is there twice"),
         (np.where(np.arange(T) == 7, np.inf, 0.0), hours(T), {},
          "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
         (daily_waves(30), hours(30), {}, "a training part of 24 samples holds no window of 31"),
@@ -233,50 +233,59 @@ def own(tmp_path, monkeypatch):
 
 
 def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
-    command = ["probe", "forecast", "model", "load.csv", "--horizon", "6"]
-    assert main([*command, "--padding", "30", "--predict", "next.csv"]) == 0
+    options = ["--model", "model", "--horizon", "6"]
+    assert main(["forecast", "load.csv", *options, "--context", "30", "-o", "next.csv"]) == 0
     printed = capsys.readouterr().out
     assert "repeating the newest value" in printed and "6 predictions from 2024-01-13 12" in printed
     lines = (own / "next.csv").read_text().splitlines()
     assert lines[0] == "date,kW,kW 10%,kW 50%,kW 90%" and len(lines) == 7
     assert lines[1].startswith("2024-01-13 12:00:00,")
-    assert main([*command, "--probe", "next.safetensors", "--predict", "again.csv"]) == 0
+    kept = ["--probe", "next.safetensors"]
+    assert main(["forecast", "load.csv", *options, *kept, "-o", "again.csv"]) == 0
     again, first = (pd.read_csv(name, index_col="date") for name in ("again.csv", "next.csv"))
     # on a GPU other batches round otherwise, and a ridge makes much of it
     rtol = 1e-3 if torch.cuda.is_available() else 1e-5
     pd.testing.assert_frame_equal(again, first, rtol=rtol)
     (own / "LOAD.CSV").write_bytes((own / "load.csv").read_bytes())
-    assert main(["probe", "forecast", "model", "LOAD.CSV", *command[4:], "--padding", "30"]) == 0
+    assert main(["forecast", "LOAD.CSV", *options, "--context", "30"]) == 0
     assert sorted(p.name for p in own.iterdir() if p.suffix == ".json") == []
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("load.csv", "give one --horizon: how many samples ahead"),
-        ("load.csv --horizon 3 6", "give one --horizon: how many samples ahead"),
-        ("load.csv --horizon 3 -o x.json", "-o is for the scores of a set"),
-        ("load.csv --horizon 3 --predict x.txt", "--predict must name the .csv file to write, got"),
-        ("load.csv --horizon 3 --predict no/x.csv", "there is no folder no to write x.csv into"),
-        ("load.csv --horizon 3 --predict model/../load.csv", "load.csv is what is read, and would"),
+        ("load.csv --horizon 3 -o x.txt", "-o must name the .csv file to write, got x.txt"),
+        ("load.csv --horizon 3 -o no/x.csv", "there is no folder no to write x.csv into"),
+        ("load.csv --horizon 3 -o model/../load.csv", "load.csv is what is read, and would"),
         (
             "load.csv --horizon 90",
             "horizon 90 does not fit into the train part of the series: of 2",
         ),
-        ("load.csv --horizon 3 --probe k --padding 9", "--padding is chosen when a forecaster is"),
-        ("load.csv --horizon 3 --probe k", "--probe needs --predict: the .csv file"),
-        ("load.csv --horizon 3 --probe k --predict x.csv", "there is no forecaster in k"),
+        ("load.csv --horizon 3 --probe k --context 9", "--context is chosen when a forecaster is"),
+        ("load.csv --horizon 3 --probe k", "--probe needs -o: the .csv file for the predictions"),
+        ("load.csv --horizon 3 --probe k -o x.csv", "there is no forecaster in k"),
         ("gap.csv --horizon 3", "gap.csv: dates must be regular: from 2024-01-03 01:00:00"),
         ("bare.csv --horizon 3", "bare.csv has no column 'date'; it has kW"),
         ("more.csv --horizon 3", "the series has 2 columns; the model has 8 channels"),
         ("none.csv --horizon 3", "there is no file none.csv"),
         ("ETTh2 --horizon 3", "give a .csv file with a column date, or one of ETTh1, ETTh1-uni, E"),
-        ("ETTh1 --padding 3", "--padding goes with --predict"),
-        ("ETTh1 -o x.txt", "-o must name the .json file to write, got x.txt"),
     ],
 )
 def test_bad_use_of_the_command_gives_one_line(arguments, message, own, capsys):
-    assert main(["probe", "forecast", "model", *arguments.split()]) == 2
+    assert main(["forecast", *arguments.split(), "--model", "model"]) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1, printed
     assert len((own / "load.csv").read_text().splitlines()) == T + 1
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("ETTh1 -o x.txt", "-o must name the .json file to write, got x.txt"),
+        ("load.csv", "'load.csv' cannot be forecast; known: ETTh1, ETTh1-uni"),
+    ],
+)
+def test_bad_use_of_the_protocol_gives_one_line(arguments, message, own, capsys):
+    assert main(["probe", "forecast", "model", *arguments.split()]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1, printed

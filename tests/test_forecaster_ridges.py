@@ -7,7 +7,7 @@ from forecast_setup import LastValues, daily_waves, hours
 
 import progmem
 from progmem.forecaster import GAPS, fit_column, knowledge, to_the_mean, to_the_newest
-from progmem.probes.forecast import Places, ridge_path
+from progmem.probes.forecast import Origins, ridge_path
 
 P = 5
 
@@ -16,8 +16,10 @@ def test_what_is_known_is_the_token_and_the_columns_own_values():
     values = torch.arange(1.0, 20, 2).reshape(1, 10, 1)
     values[0, 3] = torch.nan
     token = torch.tensor([[7.0], [8.0]])
-    places = Places(np.array([0, 0]), np.array([1, 4]))
-    found = {gaps: knowledge(token, fill(values), places, context=2) for gaps, fill in GAPS.items()}
+    origins = Origins(np.array([0, 0]), np.array([1, 4]))
+    found = {
+        gaps: knowledge(token, fill(values), origins, context=2) for gaps, fill in GAPS.items()
+    }
     assert found["mean"].tolist() == [
         [7, 0, 1, 3],
         [8, 5, 0, 9],

@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from progmem import legacy
 from progmem.errors import ConfigError, InputError
+from progmem.legacy import current_settings
 
 
 def whole(default: Any, low: int, end: float = float("inf"), *, optional: bool = False) -> Any:
@@ -407,7 +407,7 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not yaml: {str(error).splitlines()[0]}") from error
-        values = legacy.settings(check_mapping(values, str(path)))
+        values = current_settings(check_mapping(values, str(path)))
         values = {k: dict(check_mapping(v, k)) for k, v in values.items()}
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -425,17 +425,19 @@ SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have
 TRAIN = {"batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
 
 
-Amount = int | float  # of labels: a share of each class, or a number a class
+Amount = int | float  # of labels: a share of each class, or a number per class
 
 
 def parse_amount(text: str) -> Amount:
-    """``"5%"`` is a share of each class, ``"10"`` a number a class."""
+    """``"5%"`` is a share of each class, ``"10"`` a number per class."""
     try:
         amount = float(text[:-1]) / 100 if text.endswith("%") else int(text)
     except ValueError:
         amount = 0
     if not amount > 0 or (text.endswith("%") and amount > 1):
-        raise InputError(f"labels must be a share such as 5% or a number a class, got {text!r}")
+        raise InputError(
+            f"a label share must be a percentage such as 5% or a number per class, got {text!r}"
+        )
     return amount
 
 
@@ -452,7 +454,8 @@ class LabelConfig:
 
     encoder: str = choice("pmt", "vanilla")  # vanilla: full attention, to compare with
     only_head: bool = flag(False)  # the network stays as it is
-    labels: str = checked("all", is_amount, "all, a share such as 5%, or a number a class")
+    # how many of the labels are learnt from
+    label_share: str = checked("all", is_amount, "all, a share such as 5%, or a number per class")
     label_seed: int = whole(0, 0)  # draws them, as for the few-label probe
     validation: float = number(0.0, 0, 1)  # share of the training rows that is scored, not learnt
     views: str = choice("none", "weak", "strong")  # what a row is shown as

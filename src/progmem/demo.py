@@ -16,13 +16,13 @@ from progmem.data.sample import (
     load_sample,
 )
 from progmem.model.pmt import PMT
-from progmem.probes.classify import Scores, classify, untrained_twin
+from progmem.probes.classify import LabelScores, classify, untrained_copy
 from progmem.report import figures
-from progmem.report.html import Part, write_report
+from progmem.report.html import Section, write_report
 from progmem.training.pretrain import pretrain
 
 LENGTH = 200  # samples of a window: 4 s
-PER_CLASS = (2, 10)  # labels
+LABELS_PER_CLASS = (2, 10)
 DRAWS = range(10)
 SETTINGS = (
     f"data.longest={LENGTH}", f"data.window={LENGTH}", f"data.hop={LENGTH // 2}",
@@ -31,26 +31,32 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def demo(out: Path) -> dict[tuple[str, int], Scores]:
-    """Train on seven people without labels, recognise the exercises of three others.
+def demo(out: Path) -> dict[tuple[str, int], LabelScores]:
+    """Pretrain on seven people without labels, then recognise the exercises of three others.
 
     Returns the scores by features and labels a class; ``out`` then holds the report and the run.
     """
     sample = load_sample()
     test = np.isin(sample.subject, TEST_SUBJECTS)
     train = cut_windows(sample, ~test, length=LENGTH, hop=LENGTH // 2)
-    others = cut_windows(sample, test, length=LENGTH, hop=LENGTH)
+    test_windows = cut_windows(sample, test, length=LENGTH, hop=LENGTH)
     print(f"{len(train.x)} windows of 4 s of seven people to learn from, "
-          f"{len(others.x)} of three others to recognise\n")  # fmt: skip
+          f"{len(test_windows.x)} of three others to recognise\n")  # fmt: skip
     recordings = [sample.recordings[i] for i in np.flatnonzero(~test)]
     model = pretrain(recordings, out / "run", read_config(None, SETTINGS))
-    features = embed_windows(model, train, others)
+    features = embed_windows(model, train, test_windows)
     scores = {
         (name, count): classify(
-            ours, train.y, theirs, others.y, labels=count, seeds=DRAWS, head="linear, fixed C"
+            train_x,
+            train.y,
+            test_x,
+            test_windows.y,
+            label_share=count,
+            seeds=DRAWS,
+            head="linear, fixed C",
         )
-        for name, (ours, theirs) in features.items()
-        for count in PER_CLASS
+        for name, (train_x, test_x) in features.items()
+        for count in LABELS_PER_CLASS
     }
     table = score_table(scores)
     print("\n".join(table_lines(scores)))
@@ -60,31 +66,34 @@ def demo(out: Path) -> dict[tuple[str, int], Scores]:
         report,
         "progmem: shoulder exercises from a smartwatch",
         f"A tiny model trained without labels for {len(metrics)} steps on the recordings of seven "
-        f"people, then asked for the exercise in {len(others.x)} windows of 4 s of three others.",
+        f"people, then asked for the exercise in {len(test_windows.x)} windows of 4 s of three "
+        "others.",
         [
-            Part("Training", "The three objectives, one per scale.", figures.loss_curves(metrics)),
-            Part(
+            Section(
+                "Training", "The three objectives, one per scale.", figures.loss_curves(metrics)
+            ),
+            Section(
                 "Few labels",
                 "Accuracy in % on people never seen, linear SVM, mean and sd over ten draws of the "
                 "labels; gain is paired with the untrained encoder on the same draws.",
                 table=table,
             ),
-            Part(
+            Section(
                 "A splice of three recordings",
                 "Three exercises one after the other. Blocks on the diagonal: the level tells them "
                 "apart; stripes inside: repetitions.",
                 splice_figure(model, sample, test),
             ),
-            Part(
+            Section(
                 "What a few labels have to separate",
                 "Sequence vectors of the other people's windows on two principal components.",
                 figures.scatter_by_class(
                     {name: features[name][1] for name in ("trained", "untrained")},
-                    others.y,
+                    test_windows.y,
                     sample.classes,
                 ),
             ),
-            Part(
+            Section(
                 "Memory along a recording",
                 "The memory's most varied channels, window by window, and how much it changes.",
                 _memory_figure(model, sample, test),
@@ -96,30 +105,32 @@ def demo(out: Path) -> dict[tuple[str, int], Scores]:
 
 
 def embed_windows(
-    model: PMT, train: Windows, others: Windows
+    model: PMT, train: Windows, test: Windows
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Features of training and test windows: trained, untrained, and the series themselves."""
     features = {}
-    for name, encoder in (("trained", model), ("untrained", untrained_twin(model))):
-        ours, theirs = (encoder.encode(w.x).sequence.numpy() for w in (train, others))
-        features[name] = ours, theirs
-    flat, other_flat = (w.x.reshape(len(w.x), -1) for w in (train, others))
-    features["series, flattened"] = flat, other_flat
+    for name, encoder in (("trained", model), ("untrained", untrained_copy(model))):
+        train_x, test_x = (encoder.encode(w.x).sequence.numpy() for w in (train, test))
+        features[name] = train_x, test_x
+    train_x, test_x = (w.x.reshape(len(w.x), -1) for w in (train, test))
+    features["series, flattened"] = train_x, test_x
     return features
 
 
-def score_table(scores: dict[tuple[str, int], Scores]) -> list[list[str]]:
+def score_table(scores: dict[tuple[str, int], LabelScores]) -> list[list[str]]:
     """Accuracy of each kind of features at each number of labels, and the paired gains."""
-    table = [["features", *(f"{n} labels a class" for n in PER_CLASS)]]
+    table = [["features", *(f"{n} labels a class" for n in LABELS_PER_CLASS)]]
     for name in dict.fromkeys(name for name, _ in scores):
-        cells = [_mean_sd(scores[name, n].accuracy) for n in PER_CLASS]
+        cells = [_mean_sd(scores[name, n].accuracy) for n in LABELS_PER_CLASS]
         table.append([name, *cells])
-    gains = [scores["trained", n].accuracy - scores["untrained", n].accuracy for n in PER_CLASS]
+    gains = [
+        scores["trained", n].accuracy - scores["untrained", n].accuracy for n in LABELS_PER_CLASS
+    ]
     table.append(["gain over untrained", *(_mean_sd(gain, sign="+") for gain in gains)])
     return table
 
 
-def table_lines(scores: dict[tuple[str, int], Scores]) -> list[str]:
+def table_lines(scores: dict[tuple[str, int], LabelScores]) -> list[str]:
     """The table as text."""
     rows = score_table(scores)
     return ["".join(f"{cell:>22}" if i else f"{cell:22}" for i, cell in enumerate(r)) for r in rows]

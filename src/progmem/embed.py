@@ -19,9 +19,32 @@ from progmem.files import to_json, write_file
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
+from progmem.model.saving import load
 from progmem.series import Series, check_finite
+from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
-CHUNK = 65_536  # samples taken in at a time
+CHUNK = 65_536  # samples encoded at a time
+
+
+def embed_files(
+    model_folder: Path,
+    data: Path,
+    out: Path,
+    *,
+    sampling_rate: float | None = None,
+    log: Callable[[str], None] = print,
+) -> None:
+    """`embed` for a saved model and files, which are read as those of the model's run were.
+
+    The default of ``sampling_rate`` is that of the run.
+    """
+    model = load(model_folder, device="auto")
+    run = run_of(model_folder)
+    if sampling_rate is None:
+        sampling_rate = data_settings(run).sampling_rate
+    elif not 0 < sampling_rate < float("inf"):
+        raise InputError(f"--sampling-rate must be a number above 0, got {sampling_rate:g}")
+    embed(model, read_as_trained(data, run), out, sampling_rate=sampling_rate, log=log)
 
 
 @torch.no_grad()
@@ -31,14 +54,14 @@ def embed(
     out: Path,
     *,
     sampling_rate: float | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
 ) -> None:
     """Write the three levels of all recordings into the new folder ``out``.
 
     sequence.npy is (R, D) and eos.npy too; tokens.npy (T, D) and memory.npy (V, n, D) hold all
-    recordings one after the other, beside the series each row belongs to, its span in samples (in
-    seconds too, if ``sampling_rate`` is given) and whether anything of it was observed.
-    series.json names the recordings.
+    recordings one after the other. Files beside them hold the series each row belongs to, its span
+    in samples (in seconds too, if ``sampling_rate`` is given) and whether anything of it was
+    observed. series.json names the recordings.
     """
     if out.exists():
         raise InputError(f"{out} exists already; give a new folder")
@@ -48,16 +71,16 @@ def embed(
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        files = _Files(unfinished, model, series.lengths, sampling_rate)
+        files = _LevelFiles(unfinished, model, series.lengths, sampling_rate)
         with eval_mode(model):
-            for rows in _together(series.lengths):
+            for rows in _batches(series.lengths):
                 moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))
                 encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
                 check_finite(part.sequence, [names[i] for i in rows])
                 for i, observed in zip(rows, part.token_mask.any(1), strict=True):
-                    gone = "" if observed else ", none observed"
-                    say(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{gone}")
+                    missing = "" if observed else ", none observed"
+                    log(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{missing}")
         note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}
         write_file(unfinished / "series.json", to_json(note))
         unfinished.rename(out)
@@ -66,16 +89,16 @@ def embed(
         raise
 
 
-def _together(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Recordings in order, those of one length together, at most `CHUNK` samples if several."""
+def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Recordings in order, neighbours of equal length together, up to `CHUNK` samples."""
     for length, group in groupby(range(len(lengths)), key=lengths.__getitem__):
-        rows, most = list(group), max(1, min(SERIES_AT_ONCE, CHUNK // length))
-        for first in range(0, len(rows), most):
-            yield rows[first : first + most]
+        rows, size = list(group), max(1, min(SERIES_AT_ONCE, CHUNK // length))
+        for first in range(0, len(rows), size):
+            yield rows[first : first + size]
 
 
-class _Files:
-    """Arrays on disk for all recordings, which fill them part by part."""
+class _LevelFiles:
+    """Arrays on disk for all recordings, which are filled part by part."""
 
     def __init__(
         self, folder: Path, model: PMT, lengths: Sequence[int], rate: float | None
@@ -113,7 +136,7 @@ class _Files:
                 np.save(folder / f"{level}_times.npy", torch.cat(spans).numpy() / rate)
 
     def part(self, rows: Sequence[int]) -> Encoding:
-        """Arrays for some recordings, one after the other and equally long, to write into."""
+        """Arrays for some neighbouring recordings of equal length, to write into."""
         first, end = rows[0], rows[-1] + 1
 
         def cut(name: str, ends: np.ndarray | None) -> Any:

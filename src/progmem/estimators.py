@@ -37,7 +37,7 @@ from progmem.config import (
     read_config,
     read_finetune_config,
 )
-from progmem.data.labels import Labelled, check_labels, known_labels
+from progmem.data.labels import LabelledRecordings, check_labels, drop_missing_labels
 from progmem.data.reader import Recording
 from progmem.data.tables import as_collection
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
@@ -303,14 +303,14 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         recordings = recordings_of(cases, cfg)
         if getattr(y, "ndim", 1) == 2:
             y = column_or_1d(y, warn=True)  # a table of one column, as everywhere in scikit-learn
-        known, labels = known_labels(y)
+        known, labels = drop_missing_labels(y)
         if len(known) != len(cases):
             raise InputError(f"y has {len(known)} labels, X holds {len(cases)} series")
         check_classification_targets(labels)
         check_labels(labels, len(labels))
         check_observed(cases)
         classes, numbers = np.unique(labels, return_inverse=True)
-        labelled = Labelled(
+        labelled = LabelledRecordings(
             [one for one, there in zip(recordings, known, strict=True) if there],
             numbers,
             tuple(map(str, classes)),

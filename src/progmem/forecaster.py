@@ -20,7 +20,7 @@ from progmem.artifact import Artifact, noted, shaped
 from progmem.config import LONGEST_TRAINING_WINDOW, is_real, read_config
 from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
 from progmem.data.forecast_sets import ForecastData, moments
-from progmem.data.own_series import Dated, take
+from progmem.data.own_series import DatedValues, as_dated_values
 from progmem.data.reader import Recording
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
@@ -30,19 +30,19 @@ from progmem.probes.forecast import (
     ALPHAS,
     PADDING,
     Errors,
-    Known,
-    Places,
+    ErrorSums,
+    OriginFeatures,
+    Origins,
     Ridge,
-    Totals,
-    choose,
+    choose_ridge,
     device_of,
-    distance,
-    futures,
+    forecast_origins,
+    future_values,
     residual_quantiles,
     ridge_path,
-    samples,
+    rmse_plus_mae,
     sliding_features,
-    windows,
+    sliding_windows,
 )
 from progmem.probes.own_data import fingerprint
 from progmem.series import check_count
@@ -72,13 +72,13 @@ def newest_before(values: Tensor) -> Tensor:
 GAPS: dict[str, Callable[[Tensor], Tensor]] = {"newest": newest_before, "mean": Tensor.nan_to_num}
 
 
-def knowledge(token: Tensor, values: Tensor, places: Places, context: int) -> Tensor:
+def knowledge(token: Tensor, values: Tensor, places: Origins, context: int) -> Tensor:
     """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
 
     These are ``values`` (1, T, 1) in the windows that end at ``places``, 0 where missing.
     """
     instance, time = (torch.from_numpy(index).to(values.device) for index in places)
-    own = windows(values, context)[instance, time, :, 0]  # (n, P+1)
+    own = sliding_windows(values, context)[instance, time, :, 0]  # (n, P+1)
     return torch.cat([token, own.nan_to_num(0.0)], dim=1)
 
 
@@ -92,14 +92,14 @@ def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], context: int) -> tuple[
         (draw, ridge) for draw in (to_the_mean, to_the_newest)
         for ridge in draw(x[0], y[0], PENALTIES, context)
     ]  # fmt: skip
-    ridge = choose([ridge for _, ridge in candidates], x[1], y[1])
+    ridge = choose_ridge([ridge for _, ridge in candidates], x[1], y[1])
     draw = next(draw for draw, one in candidates if one is ridge)
     (whole,) = draw(torch.cat(list(x)), torch.cat(list(y)), [ridge.alpha], context)
     return whole, y[1] - ridge.predict(x[1])
 
 
 def to_the_mean(x: Tensor, y: Tensor, alphas: Sequence[float], _: int) -> list[Ridge]:
-    """Ridges of futures y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
+    """Ridges of future_values y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
     return ridge_path(x, y, alphas)
 
 
@@ -208,7 +208,7 @@ class PMTForecaster:
         A DataFrame that is indexed by dates needs no others. The encoder is trained before, if none
         was given.
         """
-        taken = take(series, dates)
+        taken = as_dated_values(series, dates)
         T = len(taken.values)
         end = T - round(self.validation * T)
         if end <= self.context + 1:
@@ -230,8 +230,8 @@ class PMTForecaster:
         x = self._seen(taken)[None]  # (1, T, C)
         target = ((taken.values - mean) / scale)[None]
         data = ForecastData("the series", x, target, mean[None], scale[None], taken.columns, bounds)
-        everything = Places(np.zeros(T - self.context, dtype=np.int64), np.arange(self.context, T))
-        self.known = Known(self.encoder, data, [everything], self.context)
+        everything = Origins(np.zeros(T - self.context, dtype=np.int64), np.arange(self.context, T))
+        self.known = OriginFeatures(self.encoder, data, [everything], self.context)
         self.columns, self.dates, self.step = taken.columns, taken.dates, str(step_of(taken.dates))
         self.mean, self.scale, self.data = mean, scale, data
         self.target = torch.as_tensor(target, device=device_of(self.encoder))
@@ -252,7 +252,7 @@ class PMTForecaster:
                 raise InputError("give the series to predict from; a kept forecaster has none")
             index, (token, there), target = self.dates, self.known.newest(), self.target
         else:
-            taken = take(series, dates)
+            taken = as_dated_values(series, dates)
             if taken.columns != self.columns:
                 raise InputError(
                     f"the series has columns {', '.join(taken.columns)}; the forecaster was fitted "
@@ -294,9 +294,9 @@ class PMTForecaster:
             raise InputError("a kept forecaster has no series to be tried on; fit it again")
         places = self._places("validation", horizon)
         newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()[places.time]  # past gaps
-        stays = Totals()
+        stays = ErrorSums()
         for f in range(len(self.columns)):
-            y = futures(self.target[..., [f]], places, horizon)
+            y = future_values(self.target[..., [f]], places, horizon)
             stays.add(torch.as_tensor(newest[:, [f]], device=y.device) - y)
         return Estimate(known.tried, stays.errors())
 
@@ -311,7 +311,7 @@ class PMTForecaster:
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
         places = {part: self._places(part, horizon) for part in ("train", "validation")}
         parts = {part: (self.known.at(at), at) for part, at in places.items()}
-        columns, spread, tried = [], [], Totals()
+        columns, spread, tried = [], [], ErrorSums()
         for f in range(len(self.columns)):
             column, residual = self._fit_column(f, parts, horizon)
             columns.append(column)
@@ -322,7 +322,7 @@ class PMTForecaster:
         return self.fitted[horizon]
 
     def _fit_column(
-        self, f: int, parts: dict[str, tuple[Tensor, Places]], horizon: int
+        self, f: int, parts: dict[str, tuple[Tensor, Origins]], horizon: int
     ) -> tuple[Column, Tensor]:
         """How column ``f`` is predicted, and (n, H) how far off that was without validation part.
 
@@ -332,7 +332,7 @@ class PMTForecaster:
         values = self.target[..., [f]]  # (1, T, 1)
         y = []
         for part, (_, places) in parts.items():
-            y.append(futures(values, places, horizon))
+            y.append(future_values(values, places, horizon))
             if not bool((~y[-1].isnan()).any()):
                 raise InputError(
                     f"nothing of column {self.columns[f]} is observed in the {part} part "
@@ -344,22 +344,22 @@ class PMTForecaster:
             x = [knowledge(token, own, at, self.context) for token, at in parts.values()]
             ridge, residual = fit_column(x, y, self.context)
             found.append((Column(gaps, ridge), residual))
-        return min(found, key=lambda one: distance(one[1]))
+        return min(found, key=lambda one: rmse_plus_mae(one[1]))
 
-    def _places(self, part: str, horizon: int) -> Places:
+    def _places(self, part: str, horizon: int) -> Origins:
         """The moments of a part with ``horizon`` samples ahead at which a value is observed."""
         assert self.data is not None
-        places = samples(self.data, part, horizon, padding=self.context, most=None)
-        there = self.known.there(places)
+        places = forecast_origins(self.data, part, horizon, padding=self.context, limit=None)
+        there = self.known.observed(places)
         there &= ~np.isnan(self.data.target[0, places.time]).all(1)  # a date alone is not enough
-        return Places(*(index[there] for index in places))
+        return Origins(*(index[there] for index in places))
 
     def _names(self, columns: Sequence[str]) -> list[str]:
         """Of a prediction's columns: each of the series', then its quantiles."""
         kinds = ["", *(f" {100 * q:g}%" for q in self.quantiles)]
         return [f"{column}{kind}" for column in columns for kind in kinds]
 
-    def _seen(self, taken: Dated) -> np.ndarray:
+    def _seen(self, taken: DatedValues) -> np.ndarray:
         """What the encoder sees, (T, C)."""
         F, calendar = taken.values.shape[1], len(COVARIATES)
         channels = getattr(getattr(self.encoder, "cfg", None), "channels", F + calendar)
@@ -390,9 +390,9 @@ class PMTForecaster:
         return _load(Path(path), encoder)
 
 
-def _end(index: "pd.DatetimeIndex") -> Places:
+def _end(index: "pd.DatetimeIndex") -> Origins:
     """The last moment of a series with these dates."""
-    return Places(np.array([0]), np.array([len(index) - 1]))
+    return Origins(np.array([0]), np.array([len(index) - 1]))
 
 
 # Of the encoder that fit trains. Values without the calendar, tokens of a day, HGCL alone and a
@@ -404,7 +404,7 @@ DEFAULTS = (
 PARAMETERS = {"size": "model.size", "seed": "train.seed"}
 
 
-def trained_encoder(forecaster: "PMTForecaster", taken: Dated, end: int) -> PMT:
+def trained_encoder(forecaster: "PMTForecaster", taken: DatedValues, end: int) -> PMT:
     """An encoder of the columns, trained without labels on the first ``end`` samples."""
     from progmem.estimators import ONE_CHECKPOINT, check_settings, training  # they load slowly
     from progmem.training.pretrain import pretrain

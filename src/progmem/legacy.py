@@ -61,6 +61,22 @@ def read_model(folder: Path) -> Artifact | None:
     return Artifact(weights, {"config": config}, _sha256(_read(path)))
 
 
+def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run by the names they have today.
+
+    0.1.0 wrote 0 for a data.hop that was not given, and called finetune.label_share "labels".
+    """
+    current = dict(settings)
+    data, finetune = settings.get("data"), settings.get("finetune")
+    if isinstance(data, Mapping) and data.get("hop") == 0:
+        current["data"] = {**data, "hop": None}
+    if isinstance(finetune, Mapping) and "labels" in finetune:
+        current["finetune"] = {
+            "label_share" if name == "labels" else name: value for name, value in finetune.items()
+        }
+    return current
+
+
 def read_checkpoint(path: Path) -> Artifact | None:
     """A checkpoint: tensors in ``path`` and a note of the same name that ends in .json."""
     note_path = path.with_suffix(".json")
@@ -122,14 +138,6 @@ def encoder_params(params: dict[str, Any]) -> dict[str, Any]:
 def forecaster_note(note: dict[str, Any]) -> dict[str, Any]:
     """The note of a kept forecaster, whose context was called padding up to 0.2.0.dev0."""
     return {"context" if name == "padding" else name: value for name, value in note.items()}
-
-
-def settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a yaml file; 0.1.0 wrote 0 for a data.hop that was not given."""
-    data = values.get("data")
-    if isinstance(data, Mapping) and data.get("hop") == 0:
-        return {**values, "data": {**data, "hop": None}}
-    return dict(values)
 
 
 def read_stream(path: Path) -> Artifact | None:

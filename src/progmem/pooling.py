@@ -1,4 +1,4 @@
-"""One vector a series from any encoder's levels, some series at a time.
+"""One vector per series from any encoder's levels, some series at a time.
 
 Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 """
@@ -14,7 +14,7 @@ from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
 from progmem.series import as_float64
 
-AT_ONCE = 2**17  # samples; what is not pooled yet is kept for no more than these
+MAX_SAMPLES = 2**17  # of the series that are encoded at a time
 
 
 def sequence(z: Encoding) -> Tensor:
@@ -26,10 +26,10 @@ def mean_tokens(z: Encoding) -> Tensor:
 
 
 def max_tokens(z: Encoding) -> Tensor:
-    """Largest value of each channel over the tokens there are; 0 where there are none."""
-    there = z.token_mask[..., None]
-    highest = z.tokens.masked_fill(~there, -torch.inf).amax(1)
-    return torch.where(there.any(1), highest, 0.0)
+    """Largest value of each feature over the valid tokens; 0 where there are none."""
+    valid = z.token_mask[..., None]
+    highest = z.tokens.masked_fill(~valid, -torch.inf).amax(1)
+    return torch.where(valid.any(1), highest, 0.0)
 
 
 def mean_memory(z: Encoding) -> Tensor:
@@ -38,8 +38,8 @@ def mean_memory(z: Encoding) -> Tensor:
     return _mean(z.memory.mean(2), z.window_mask)
 
 
-def everything(z: Encoding) -> Tensor:
-    """All of the others that the encoder has, side by side."""
+def all_levels(z: Encoding) -> Tensor:
+    """The other poolings that the encoder has, concatenated."""
     parts = [sequence(z), mean_tokens(z), max_tokens(z)]
     if z.memory is not None:
         parts.append(mean_memory(z).to(z.tokens.dtype))
@@ -51,20 +51,20 @@ POOLINGS: dict[str, Callable[[Encoding], Tensor]] = {
     "mean_tokens": mean_tokens,
     "max_tokens": max_tokens,
     "mean_memory": mean_memory,
-    "all": everything,
+    "all": all_levels,
 }
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean (B, D) of values (B, m, D) over the places that ``mask`` (B, m) has."""
-    there = mask[..., None].to(values.dtype)
-    return (values * there).sum(1) / there.sum(1).clamp(min=1)
+    """Mean (B, D) of values (B, m, D) where ``mask`` (B, m) is true."""
+    weight = mask[..., None].to(values.dtype)
+    return (values * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
 def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndarray]:
     """Features (B, D) by each of ``poolings`` of series (B, L, C) or a list of (L_i, C).
 
-    Those of memory are left out for an encoder that has none.
+    The pooling of the memory is left out for an encoder that has none.
     """
     for name in poolings:
         if name not in POOLINGS:
@@ -72,7 +72,7 @@ def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndar
     if not len(x):
         raise InputError("there are no series to encode; give at least one")
     found: dict[str, list[np.ndarray]] = {}
-    for z in encoded(encoder, x):
+    for z in encode_batches(encoder, x):
         for name in poolings:
             if name != "mean_memory" or z.memory is not None:
                 found.setdefault(name, []).append(POOLINGS[name](z).float().cpu().numpy())
@@ -80,18 +80,18 @@ def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndar
 
 
 def check_observed(x: Any) -> None:
-    """Refuse a series without a value: whatever were said of it would be made up."""
+    """Refuse a series without a value: nothing can be predicted from it."""
     for i, series in enumerate(x):
         if bool(as_float64(series).isnan().all()):
             raise InputError(f"series {i} has no observed value; leave it out")
 
 
-def encoded(encoder: Encoder, x: Any) -> Iterator[Encoding]:
-    """The series of ``x`` in order, as many at a time as can be encoded at once."""
+def encode_batches(encoder: Encoder, x: Any) -> Iterator[Encoding]:
+    """The encodings of the series of ``x`` in order, several series at a time."""
     first = 0
     while first < len(x):
         count, samples = 0, 0
-        while first + count < len(x) and (not count or samples < AT_ONCE):
+        while first + count < len(x) and (not count or samples < MAX_SAMPLES):
             samples += len(x[first + count])
             count += 1
         try:

@@ -263,11 +263,13 @@ def test_families_of_kernels_are_modules_and_their_table_says_what_each_is_worth
     ours = {"variant": "ours", "ms": 20.0, "peak_mb": 400.0}
     step = [ours, {"variant": "without norm", "ms": 25.0, "peak_mb": 500.0}]
     encode = [ours | {"graph_ms": 15.0}, {"variant": "torch.compile", "error": "no"}]
-    shown = families_table([{"device": "a GPU", "step": step, "encode": encode}])
+    shown = families_table([{"device": "a GPU", "commit": "a", "step": step, "encode": encode}])
     assert "| without norm | 1.25x | 25.0 | 500 | - |" in shown
     assert "| ours | 1.00x | 20.0 | 400 | 15.0 |" in shown
     assert "| torch.compile | does not run | - | - | - |" in shown
-    assert "20.0" not in families_table([{"device": "x86_64 CPU", "step": step, "encode": step}])
+    assert "20.0" not in families_table(
+        [{"device": "x86_64 CPU", "commit": "a", "step": step, "encode": step}]
+    )
 
 
 def test_what_a_refactoring_cost_is_shown_as_a_ratio():

@@ -65,7 +65,7 @@ def test_har_is_read_from_what_uci_gives_out(tmp_path, har, form):
     assert found["X_test"].dtype == np.float32 and found["y_test"].dtype == np.int64
     both = np.concatenate([found["tstcc_train_idx"], found["tstcc_val_idx"]])
     assert sorted(both) == list(range(20)) and len(found["tstcc_val_idx"]) == 4
-    assert set(datasets.FILES["HAR"].more) < set(found)
+    assert set(datasets.FILES["HAR"].extra) < set(found)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -104,7 +104,7 @@ def test_epilepsy_is_split_as_tstcc_does_and_knows_its_recordings(tmp_path):
         np.testing.assert_array_equal(found[f"recording_{part}"], np.array(recording)[row])
         np.testing.assert_array_equal(found[f"chunk_{part}"], chunk[row])
     np.testing.assert_array_equal(found["column_min"], x.min(0))
-    assert set(datasets.FILES["Epilepsy"].more) < set(found)
+    assert set(datasets.FILES["Epilepsy"].extra) < set(found)
 
 
 def test_recordings_have_the_names_of_the_published_rows():
@@ -151,7 +151,7 @@ def test_sets_of_several_channels_and_unequal_lengths_keep_both(tmp_path):
     texts |= {"MotionDimension1_TRAIN.arff": "@relation", "MotionDimension1_TEST.arff": "@relation"}
     lines, good = convert(made.zipped(tmp_path / "m.zip", texts), tmp_path)
     assert good and "4 + 2 series of 9 samples, 3 channels, 3 classes" in lines[0]
-    assert "none of the paper's sets" in lines[1]
+    assert "not one of the paper's sets" in lines[1]
     found = read_npz(tmp_path / "Motion.npz")
     assert found["classes"].tolist() == ["run", "stand", "walk"]
     assert found["y_train"].tolist() == [2, 1, 2, 0] and found["y_test"].tolist() == [2, 0]
@@ -264,4 +264,4 @@ def test_the_command_writes_where_it_is_told_and_never_over_a_file(tmp_path, cap
     assert main(["data", "convert", str(tmp_path / "w.zip")]) == 2
     told = capsys.readouterr()
     assert "WRONG" in told.out and "X_train must have shape (1000, 152, 1)" in told.out
-    assert told.err == "progmem: the file is written, but is not the one that is known, see above\n"
+    assert told.err == "progmem: converted, but the file differs from the reference, see above\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from progmem.data import as_collection
-from progmem.data.reader import layout, read_recordings
+from progmem.data.reader import csv_layout, read_recordings
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from progmem.data.reader import layout, read_recordings
 def test_the_first_line_of_a_table_is_known_for_what_it_is(tmp_path, text, named):
     path = tmp_path / "x.csv"
     path.write_text(text, encoding="utf-8")
-    assert layout(path).named is named
+    assert csv_layout(path).has_header is named
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_first_line_of_a_table_is_known_for_what_it_is(tmp_path, text, named
 def test_above_a_wide_table_may_stand_times(tmp_path, first, named):
     path = tmp_path / "x.csv"
     path.write_text(f"{first}\n.3,.1,.2\n.5,.4,.1\n")
-    assert layout(path, wide=True).named is named
+    assert csv_layout(path, wide=True).has_header is named
     assert as_collection(path).x.shape == (3 - named, 1, 3)
 
 

@@ -112,7 +112,7 @@ def swapped(folder):
         ),
         (
             lambda f: np.savez(f / "x.npz", X=np.ones((9, 20, 1)), y=np.ones(9)),
-            r"x.npz: y \(9,\) looks like labels; .* given with --y",
+            r"x.npz: y \(9,\) looks like labels; .* given with --labels",
         ),
         (
             lambda f: [np.save(f / "x.npy", np.ones(9)), (f / "x.csv").write_text("1\n2\n")],
@@ -172,7 +172,7 @@ def test_values_too_large_to_be_squared_are_refused():
     values = np.ones((300, 2))
     values[7, 1] = 1e200
     stats = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny")).stats
-    with pytest.raises(InputError, match=r"channel 1 reaches from 1 to 1e\+200, too far"):
+    with pytest.raises(InputError, match=r"channel 1 ranges from 1 to 1e\+200, too far"):
         TrainingWindows([Recording("a", values)] * 2, small_config().data).set_statistics(stats)
 
 
@@ -210,11 +210,14 @@ def test_a_value_too_large_to_train_on_is_named_by_its_recording():
 
 def test_a_report_holds_its_pictures_and_escapes_its_text(tmp_path):
     from progmem.report.figures import loss_curves
-    from progmem.report.html import Part, write_report
+    from progmem.report.html import Section, write_report
 
     figure = loss_curves([{"step": s, "loss": 1.0 / s, "icl": 1.0} for s in (1, 2, 3)])
-    parts = [Part("A <title>", "text", figure), Part("B", "t", table=[["a", "b"], ["1", "<2>"]])]
-    write_report(tmp_path / "r.html", "T", "lead", parts)
+    sections = [
+        Section("A <title>", "text", figure),
+        Section("B", "t", table=[["a", "b"], ["1", "<2>"]]),
+    ]
+    write_report(tmp_path / "r.html", "T", "lead", sections)
     page = (tmp_path / "r.html").read_text()
     assert page.count("data:image/png;base64,") == 1
     assert "A &lt;title&gt;" in page and "<td>&lt;2&gt;</td>" in page
@@ -251,6 +254,6 @@ def test_cached_rows_are_those_that_are_fetched(normalise):
 
 
 def test_rows_too_large_to_keep_are_fetched_and_train_the_same(monkeypatch, finished, tmp_path):
-    monkeypatch.setattr("progmem.data.windows.LARGEST_CACHE", 0)
+    monkeypatch.setattr("progmem.data.windows.MAX_CACHE_BYTES", 0)
     run(tmp_path / "run")
     assert_same_model(tmp_path / "run", finished)

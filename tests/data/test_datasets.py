@@ -110,7 +110,7 @@ def test_a_set_made_from_its_archive_is_as_good_and_no_third_one_is(made_sets, m
     with pytest.raises(InputError, match=r"HAR.npz is damaged or another version"):
         load("HAR", made_sets)
     facts = datasets.FILES["HAR"]
-    sha256 = datasets.content_sha256(made_arrays("HAR") | other, ("classes", *facts.more))
+    sha256 = datasets.content_sha256(made_arrays("HAR") | other, ("classes", *facts.extra))
     monkeypatch.setitem(datasets.FILES, "HAR", facts._replace(converted_sha256=sha256))
     assert load("HAR", made_sets).recording_train[:6].tolist() == [*["0-0"] * 5, "1-0"]
     repacked(made_sets, "HAR")

@@ -74,9 +74,9 @@ def test_days_keep_their_hour_when_the_clock_changes_later(days):
         (["2024-03-31T01:00+01:00", "2024-03-31T03:00+02:00"] * 15, "in several offsets from UTC"),
         (["31.5.2024"] * 30, r"31\.5\.2024 is not ISO8601 format\.$"),
         ([*hours(29), None], "the date of row 29 is missing"),
-        (np.array(hours(30))[:, None], "dates must be a list or a column, one a sample, got"),
+        (np.array(hours(30))[:, None], "dates must be a list or a column, one per sample, got"),
         (pd.Timestamp("2024"), "dates must be a list or a column, .* got 2024-01-01 00:00:00"),
-        (hours(29), "give one date a sample: 30 samples, 29 dates"),
+        (hours(29), "give one date per sample: 30 samples, 29 dates"),
     ],
 )  # fmt: skip
 def test_dates_that_cannot_be_used_are_named(dates, message):

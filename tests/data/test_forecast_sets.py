@@ -41,7 +41,7 @@ def series(tmp_path, monkeypatch):
         ),
     }
     monkeypatch.setattr(datasets, "FILES", files)
-    monkeypatch.delenv(datasets.VARIABLE, raising=False)
+    monkeypatch.delenv(datasets.DATA_VARIABLE, raising=False)
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def test_a_series_by_name_is_pretrained_on_and_scored(series, monkeypatch, capsy
     where = ["--data-dir", str(series)]
     assert main(["pretrain", "ETTh1-uni", "-o", "run", *where, *TINY]) == 0
     probe = ["probe", "forecast", "run/model", "ETTh1-uni", *where]
-    assert main([*probe, "--horizon", "24", "48"]) == 0
+    assert main([*probe, "--horizons", "24", "48"]) == 0
     printed = capsys.readouterr().out
     assert (
         "| ETTh1-uni | 24 | " in printed and "written: results/forecast/ETTh1-uni.json" in printed
@@ -100,13 +100,14 @@ def test_a_series_by_name_is_pretrained_on_and_scored(series, monkeypatch, capsy
     assert set(trained["scores"]["48"]) == {"ridge", "ridge, standardised"}
     assert main(["results", "forecast"]) == 0
     assert "| ETTh1-uni | 48 |" in capsys.readouterr().out
-    assert main([*probe, "--horizon", "5", "--predict", "next.csv"]) == 0
+    use = ["forecast", "ETTh1-uni", "--model", "run/model", *where]
+    assert main([*use, "--horizon", "5", "-o", "next.csv"]) == 0
     lines = (series / "next.csv").read_text().splitlines()
     assert lines[0] == "date,OT,OT 10%,OT 50%,OT 90%" and lines[1].startswith("2016-07-17 16:00:00")
     for arguments, message in (
-        ([*probe, "--horizon", "70"], "horizon 70 does not fit into the train part of ETTh1-uni"),
-        ([*probe, "--horizon", "0"], "horizon must be a whole number from 1 up, got 0"),
-        (["probe", "forecast", "run/model", "ETTh1", "--horizon", "24", *where],
+        ([*probe, "--horizons", "70"], "horizon 70 does not fit into the train part of ETTh1-uni"),
+        ([*probe, "--horizons", "0"], "horizon must be a whole number from 1 up, got 0"),
+        (["probe", "forecast", "run/model", "ETTh1", "--horizons", "24", *where],
          "ETTh1 has 9 channels with its time covariates, 2 without them, the model has 8; pretrain "
          "on ETTh1"),
     ):  # fmt: skip
@@ -124,9 +125,9 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     data = forecast_set("ETTh1", series)
     start, end = data.bounds["train"]
     np.testing.assert_allclose(model.stats.mean, data.x[0, start:end, 7:].mean(0), rtol=1e-6)
-    seen = data.seen_by(2)
+    seen = data.with_channels(2)
     np.testing.assert_array_equal(seen.x, data.x[..., 7:])
-    probe = ["probe", "forecast", "run/model", "ETTh1", *where, "--horizon", "24"]
+    probe = ["probe", "forecast", "run/model", "ETTh1", *where, "--horizons", "24"]
     assert main([*probe, "-o", "found.json"]) == 0
     row = json.loads(Path("found.json").read_text())["rows"][0]
     expected = probe_forecast(model, seen, horizons=[24])
@@ -149,7 +150,17 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     Path("two").mkdir()
     for name in "pq":
         Path(f"two/{name}.csv").write_text("\n".join(lines))
-    tune = ["finetune", "two", "--y", "y.csv", "--from", "own", "-o", "tuned", "train.epochs=1"]
+    tune = [
+        "finetune",
+        "two",
+        "--labels",
+        "y.csv",
+        "--from",
+        "own",
+        "-o",
+        "tuned",
+        "train.epochs=1",
+    ]
     assert main(tune) == 0
     assert load("tuned/model").cfg.channels == 2
     assert main(["embed", "tuned/model", "own.csv", "-o", "tuned-tokens"]) == 0
@@ -172,7 +183,7 @@ def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, mon
     monkeypatch.chdir(series)
     small_model(8, window=40, stride=20).save("model")
     command = ["probe", "forecast", "model", "Electricity321", "--data-dir", str(series)]
-    assert main([*command, "--horizon", "24", "-o", "found.json"]) == 0
+    assert main([*command, "--horizons", "24", "-o", "found.json"]) == 0
     (row, _) = json.loads((series / "found.json").read_text())["rows"]
     assert row["encoded"] == 2 * ((260 - 200 - 24) + 2 * (70 - 24))
     test = row["scores"]["24"]["ridge"]["test"]

@@ -5,7 +5,7 @@ import torch
 from probe_setup import waves
 
 from progmem.config import read_finetune_config
-from progmem.data.labels import Labelled
+from progmem.data.labels import LabelledRecordings
 from progmem.data.reader import Recording
 
 SHAPE = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.batch_size=16"]
@@ -16,7 +16,7 @@ def made(test_value=0.0, count=40):
     (x, y), (test, test_y) = waves(count, 0), waves(20, 1)
     recordings = [Recording(str(i), values) for i, values in enumerate(x)]
     test = list(test + np.float32(test_value))
-    return Labelled(recordings, y, ("slow", "fast"), test, test_y, {"name": "made"})
+    return LabelledRecordings(recordings, y, ("slow", "fast"), test, test_y, {"name": "made"})
 
 
 def config(*more):

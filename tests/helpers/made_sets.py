@@ -46,9 +46,9 @@ def write_files(folder):
         arrays = made_arrays(name)
         np.savez_compressed(folder / f"{name}.npz", **arrays)
         shape, sha256 = arrays["X_train"].shape[1:], datasets.content_sha256(arrays)
-        more = datasets.FILES[name].more
-        more_sha256 = datasets.content_sha256(arrays, ("classes", *more))
-        files[name] = LabelledFile(f"{name}.npz", TRAIN, TEST, *shape, sha256, more_sha256, more)
+        extra = datasets.FILES[name].extra
+        extra_sha256 = datasets.content_sha256(arrays, ("classes", *extra))
+        files[name] = LabelledFile(f"{name}.npz", TRAIN, TEST, *shape, sha256, extra_sha256, extra)
     (folder / "e.csv.gz").write_bytes(gzip.compress(DATED))
     facts = (10, ("a", "OT"), "a", (6, 8, 10), "2012-01-01", hashlib.sha256(DATED).hexdigest())
     files["Electricity"] = DatedFile("e.csv.gz", *facts)

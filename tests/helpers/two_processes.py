@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from training_setup import SETTINGS, made_recordings, small_config
 
 from progmem.config import read_finetune_config
-from progmem.data.labels import Labelled
+from progmem.data.labels import LabelledRecordings
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.training.finetune import finetune
@@ -46,7 +46,7 @@ def gradients():
 def train_on_labels(folder):
     """A short training with labels, views and parts."""
     recordings = made_recordings()
-    data = Labelled(recordings, np.arange(len(recordings)) % 2, ("even", "odd"))
+    data = LabelledRecordings(recordings, np.arange(len(recordings)) % 2, ("even", "odd"))
     settings = [text for text in SETTINGS if not text.startswith(("loss", "train.epochs"))]
     more = ["train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"]
     cfg = read_finetune_config(None, [*settings, *more, "finetune.views=strong"])

@@ -10,7 +10,7 @@ from progmem.config import parse_amount
 from progmem.data.labels import draw_labels
 from progmem.errors import InputError
 from progmem.probes import classify as classify_module
-from progmem.probes.classify import FIXED_C, GRID, HEADS, Machine, classify, fit_svm
+from progmem.probes.classify import C_GRID, FIXED_C, HEADS, FittedSvm, classify, fit_svm
 
 
 def test_label_draws_are_stratified_nested_and_reproducible():
@@ -37,7 +37,7 @@ def test_amounts_of_labels_are_shares_or_numbers(text, amount):
 
 @pytest.mark.parametrize("text", ["0", "-3", "0%", "101%", "half", "0.05", "%"])
 def test_other_amounts_are_refused(text):
-    with pytest.raises(InputError, match="a share such as 5% or a number a class"):
+    with pytest.raises(InputError, match="a percentage such as 5% or a number per class"):
         parse_amount(text)
 
 
@@ -51,7 +51,7 @@ def test_the_probe_finds_what_is_there_and_not_what_is_not(head):
     rng = np.random.default_rng(0)
     for apart, low, high in ((0.0, 0.23, 0.43), (3.0, 0.85, 1.0)):
         (x, y), (test_x, test_y) = (clusters(rng, 300, apart=apart) for _ in range(2))
-        scores = classify(x, y, test_x, test_y, labels=10, head=head)
+        scores = classify(x, y, test_x, test_y, label_share=10, head=head)
         for values in scores[:3]:
             assert values.shape == (5,) and low <= values.mean() <= high
 
@@ -61,13 +61,13 @@ def test_scores_are_those_worked_by_hand():
     test_x = np.array([[-1.0], [-1.0], [-1.0], [1.0]])
     scores = classify(
         x, np.array([0, 0, 1, 1]), test_x, np.array([0, 0, 1, 1]),
-        labels=2, seeds=[0], head="linear, fixed C",
+        label_share=2, seeds=[0], head="linear, fixed C",
     )  # fmt: skip
     assert scores.accuracy[0] == 0.75
     assert scores.macro_f1[0] == pytest.approx((0.8 + 2 / 3) / 2)  # 2PR/(P+R) of each class
     lone = classify(
         x, np.array([0, 0, 1, 1]), test_x, np.array([0, 1, 1, 1]),
-        labels=2, seeds=[0], head="linear, fixed C",
+        label_share=2, seeds=[0], head="linear, fixed C",
     )  # fmt: skip
     assert lone.accuracy[0] == 0.5
     assert lone.weighted_f1[0] == pytest.approx(0.25 * 0.5 + 0.75 * 0.5)
@@ -96,9 +96,9 @@ def test_c_is_the_one_a_grid_search_finds(kernel, count, least, monkeypatch):
         x, y = clusters(rng, count, apart=least + 0.3 * seed)
         x = x.astype(np.float32)
         folds = StratifiedKFold(5, shuffle=True, random_state=0)
-        search = GridSearchCV(SVC(kernel=kernel), {"C": GRID}, cv=folds).fit(x, y)
+        search = GridSearchCV(SVC(kernel=kernel), {"C": C_GRID}, cv=folds).fit(x, y)
         for most in (1_000, 10):  # below: no matrix of products
-            monkeypatch.setattr(classify_module, "MOST_IN_GRAM", most)
+            monkeypatch.setattr(classify_module, "MAX_GRAM_SIZE", most)
             found = fit_svm(x, y, HEADS[kernel])
             assert search.best_params_["C"] == found.C
             np.testing.assert_array_equal(found.predict(x), search.predict(x))
@@ -108,13 +108,13 @@ def test_c_is_the_one_a_grid_search_finds(kernel, count, least, monkeypatch):
 
 def looped_c(x, y, kernel, folds):
     """The best C by a loop over folds and the grid, of equally good ones the smallest."""
-    accuracy = np.zeros((len(GRID), folds))
+    accuracy = np.zeros((len(C_GRID), folds))
     split = StratifiedKFold(folds, shuffle=True, random_state=0).split(x, y)
     for fold, (train, held_out) in enumerate(split):
-        for place, c in enumerate(GRID):
+        for place, c in enumerate(C_GRID):
             machine = SVC(kernel=kernel, C=c).fit(x[train], y[train])
             accuracy[place, fold] = (machine.predict(x[held_out]) == y[held_out]).mean()
-    return min(GRID, key=lambda c: (-accuracy.mean(1)[GRID.index(c)], c))
+    return min(C_GRID, key=lambda c: (-accuracy.mean(1)[C_GRID.index(c)], c))
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
@@ -142,7 +142,7 @@ def test_a_machine_of_arrays_decides_as_scikit_learns_does(classes, kernel, dtyp
     names = np.array([f"class {label}" for label in range(classes)])[y]
     scaler = StandardScaler().fit(x)
     svc = fit_svm(scaler.transform(x), names, HEADS[kernel])
-    machine = Machine.of(scaler, svc)
+    machine = FittedSvm.from_sklearn(scaler, svc)
     for features in (x, new):
         scaled = scaler.transform(features)
         np.testing.assert_array_equal(machine.scaled(features), scaled)
@@ -161,11 +161,11 @@ def test_a_tie_of_votes_is_decided_as_scikit_learn_does():
     angle = 2 * np.pi * np.arange(3) / 3
     x, y = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.arange(3)
     scaler, svc = StandardScaler().fit(x), SVC(kernel="linear", C=1.0, gamma=1.0).fit(x, y)
-    machine = Machine.of(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
+    machine = FittedSvm.from_sklearn(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
     origin = np.zeros((1, 2))
     assert machine.predict(origin) == svc.predict(origin)
     for two in ([0, 1], [1, 2]):
         svc = SVC(kernel="linear", C=1.0, gamma=1.0).fit(np.array([[-1.0, 0], [1, 0]]), two)
-        machine = Machine.of(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
+        machine = FittedSvm.from_sklearn(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
         assert machine.decision_function(origin) == 0 == svc.decision_function(origin)
         assert machine.predict(origin) == svc.predict(origin)

@@ -16,7 +16,7 @@ from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.geometry import count_tokens, count_windows, window_spans
 from progmem.probes import cue
-from progmem.probes.cue import Span, insert_cues, place_cues, probe_cue, tell_apart
+from progmem.probes.cue import Span, insert_cues, place_cues, probe_cue, score_detection
 from progmem.report.tables import cue_table
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1", "train.batch_size=16"]
@@ -119,7 +119,7 @@ def test_scores_of_a_threshold_are_those_worked_by_hand():
     clean = np.array([[0.0], [0.1], [0.2], [0.3], [0.0], [0.1], [0.2], [0.9]])
     cued = np.array([[0.8], [0.9], [1.0], [1.1], [0.8], [0.95], [1.0], [1.1]])
     folds = [(np.arange(4), np.arange(4, 8))]
-    (scores,) = tell_apart(clean, cued, [cued], folds)
+    (scores,) = score_detection(clean, cued, [cued], folds)
     assert scores.auc == pytest.approx(15 / 16)  # 0.9 lies above 0.8 alone
     assert scores.top1 == pytest.approx(7 / 8)
     assert scores.macro_f1 == pytest.approx((6 / 7 + 8 / 9) / 2)
@@ -129,14 +129,14 @@ def test_a_gap_that_is_left_out_is_not_learnt_from(monkeypatch):
     calls = []
     monkeypatch.setattr(
         cue,
-        "tell_apart",
+        "score_detection",
         lambda clean, learnt, tested, folds, swapped: (
-            calls.append((learnt, tested)) or [cue.Scores(0, 0, 0)] * len(tested)
+            calls.append((learnt, tested)) or [cue.CueScores(0, 0, 0)] * len(tested)
         ),
     )
     clean = np.zeros((20, 1))
     cued = np.stack([np.full((20, 1), gap) for gap in cue.GAPS])
-    cue._probe(clean, cued, [], np.random.default_rng(0))
+    cue._score_draw(clean, cued, [], np.random.default_rng(0))
     left_out = {tested[0].item(0): set(learnt.ravel()) for learnt, tested in calls[2:]}
     assert left_out == {gap: set(cue.GAPS) - {gap} for gap in cue.GAPS}
     assert all((learnt == gap).sum() == 5 for learnt, _ in calls[:1] for gap in cue.GAPS)
@@ -144,7 +144,7 @@ def test_a_gap_that_is_left_out_is_not_learnt_from(monkeypatch):
 
 def test_series_of_one_recording_share_a_fold(monkeypatch):
     seen = []
-    monkeypatch.setattr(cue, "_probe", lambda c, d, folds, r: seen.append(folds) or {})
+    monkeypatch.setattr(cue, "_score_draw", lambda c, d, folds, r: seen.append(folds) or {})
     recordings = np.arange(40) // 4
     probe_cue(Listener(lambda L: slice(0, L)), noise(), recordings=recordings, seeds=[0])
     for train, test in seen[0]:

@@ -15,23 +15,23 @@ from progmem.errors import InputError
 from progmem.probes.forecast import (
     ALPHAS,
     HEADS,
-    Places,
+    Origins,
     Ridge,
-    choose,
+    choose_ridge,
+    forecast_origins,
     probe_forecast,
     ridge_path,
-    samples,
     sliding_features,
-    windows,
+    sliding_windows,
 )
 from progmem.series import ChannelStats
 
 P = 10
 
 
-def all_places(x, times):
+def all_origins(x, times):
     instance = np.repeat(np.arange(len(x)), len(times))
-    return Places(instance, np.tile(times, len(x)))
+    return Origins(instance, np.tile(times, len(x)))
 
 
 def test_a_feature_is_unchanged_by_what_comes_after_it():
@@ -39,8 +39,8 @@ def test_a_feature_is_unchanged_by_what_comes_after_it():
     x = np.random.default_rng(0).normal(size=(1, 40, 3))
     later = x.copy()
     later[:, 21:] += 5
-    places = all_places(x, np.arange(40))
-    before, after = (sliding_features(model, a, places, padding=P).values for a in (x, later))
+    origins = all_origins(x, np.arange(40))
+    before, after = (sliding_features(model, a, origins, padding=P).values for a in (x, later))
     assert torch.equal(before[:21], after[:21])
     assert not torch.isclose(before[21:], after[21:]).all(1).any()
 
@@ -50,8 +50,8 @@ def test_a_feature_is_unchanged_by_what_lies_before_its_window():
     x = np.random.default_rng(0).normal(size=(1, 40, 3))
     earlier = x.copy()
     earlier[:, :9] += 5
-    places = all_places(x, np.arange(40))
-    first, second = (sliding_features(model, a, places, padding=P).values for a in (x, earlier))
+    origins = all_origins(x, np.arange(40))
+    first, second = (sliding_features(model, a, origins, padding=P).values for a in (x, earlier))
     assert torch.equal(first[9 + P :], second[9 + P :])
     assert not torch.isclose(first[: 9 + P], second[: 9 + P]).all(1).any()
 
@@ -60,19 +60,19 @@ def test_without_an_encoder_a_feature_is_the_window_itself():
     stats = ChannelStats(2)
     stats.mean, stats.scale = torch.tensor([1.0, 0.0]).double(), torch.tensor([2.0, 4.0]).double()
     x = np.array([[[3.0, 4.0], [np.nan, 8.0], [1.0, 2.0]]])
-    found = sliding_features(Values(stats), x, all_places(x, [1, 2]), padding=1)
+    found = sliding_features(Values(stats), x, all_origins(x, [1, 2]), padding=1)
     assert found.values.tolist() == [[1, 1, 0, 2], [0, 2, 0, 0.5]]
-    second = sliding_features(Values(stats, first=1), x, all_places(x, [2]), padding=1)
+    second = sliding_features(Values(stats, first=1), x, all_origins(x, [2]), padding=1)
     assert second.values.tolist() == [[2, 0.5]]
 
 
 def test_strided_batches_give_what_a_plain_loop_gives(monkeypatch):
-    monkeypatch.setattr("progmem.probes.forecast.AT_ONCE", 7 * (P + 1))
+    monkeypatch.setattr("progmem.probes.forecast.MAX_SAMPLES", 7 * (P + 1))
     model = small_model(2).double()
     x = np.random.default_rng(0).normal(size=(2, 30, 2))
     x[0, 15:18] = np.nan
     times = np.array([0, 3, 9, 10, 16, 17, 29])
-    found = sliding_features(model, x, all_places(x, times), padding=P)
+    found = sliding_features(model, x, all_origins(x, times), padding=P)
     row = 0
     for series in x:
         for t in times:
@@ -81,13 +81,13 @@ def test_strided_batches_give_what_a_plain_loop_gives(monkeypatch):
             window[P + 1 - len(past) :] = past
             z = model.encode(window[None])
             torch.testing.assert_close(found.values[row], z.tokens[0, -1].float())
-            assert found.there[row] == (not np.isnan(series[t]).all())
+            assert found.observed[row] == (not np.isnan(series[t]).all())
             row += 1
 
 
 def test_windows_are_a_view():
     x = torch.zeros(1, 1000, 2, dtype=torch.float64)
-    view = windows(x, 200)
+    view = sliding_windows(x, 200)
     assert view.shape == (1, 1000, 201, 2)
     assert view.untyped_storage().nbytes() == 1200 * 2 * 8
 
@@ -97,7 +97,9 @@ def test_an_encoder_whose_last_token_misses_the_newest_sample_is_refused():
     with pytest.raises(
         InputError, match=r"last token of a window of 12 .* ends after 10: .*patch_stride=1"
     ):
-        sliding_features(model, np.zeros((1, 40, 1)), all_places(np.zeros((1, 1)), [5]), padding=11)
+        sliding_features(
+            model, np.zeros((1, 40, 1)), all_origins(np.zeros((1, 1)), [5]), padding=11
+        )
 
 
 def test_a_ridge_is_the_one_worked_by_hand():
@@ -114,8 +116,8 @@ def test_the_penalty_has_the_least_rmse_plus_mae_not_the_least_mse():
     x, y = torch.tensor([[0.0], [1.0]]), torch.zeros(2, 1)
     uneven = Ridge(1.0, torch.tensor([[3.0]]).double(), torch.zeros(1).double())  # errors 0, 3
     even = Ridge(2.0, torch.zeros(1, 1).double(), torch.tensor([2.0]).double())  # errors 2, 2
-    assert choose([even, uneven], x, y) is uneven
-    assert choose([even, even._replace(alpha=5.0)], x, y).alpha == 2.0
+    assert choose_ridge([even, uneven], x, y) is uneven
+    assert choose_ridge([even, even._replace(alpha=5.0)], x, y).alpha == 2.0
 
 
 @pytest.mark.parametrize("gappy", [False, True])
@@ -130,9 +132,9 @@ def test_ridges_are_those_of_scikit_learn(gappy):
     for ridge in (path[0], path[-1]):
         for m in range(5):
             rows = ~np.isnan(y[:, m])
-            known = linear_model.Ridge(alpha=ridge.alpha).fit(x[rows], y[rows, m])
-            np.testing.assert_allclose(ridge.weight[:, m], known.coef_, atol=1e-10)
-            np.testing.assert_allclose(ridge.bias[m], known.intercept_, atol=1e-10)
+            expected = linear_model.Ridge(alpha=ridge.alpha).fit(x[rows], y[rows, m])
+            np.testing.assert_allclose(ridge.weight[:, m], expected.coef_, atol=1e-10)
+            np.testing.assert_allclose(ridge.bias[m], expected.intercept_, atol=1e-10)
 
 
 def test_an_output_without_a_value_is_refused():
@@ -151,11 +153,11 @@ def test_samples_are_as_many_as_in_the_published_protocol(rows, bounds, train, o
     data = empty(rows, bounds)
     for horizon, count, other in ((24, train[0], others[0]), (720, train[1], others[1])):
         for part, expected in (("train", count), ("validation", other), ("test", other)):
-            places = samples(data, part, horizon, padding=200)
-            assert len(places.time) == expected
+            origins = forecast_origins(data, part, horizon, padding=200)
+            assert len(origins.time) == expected
             start, end = data.bounds[part]
-            assert places.time[0] == start + (200 if part == "train" else 0)
-            assert places.time[-1] + horizon == end - 1
+            assert origins.time[0] == start + (200 if part == "train" else 0)
+            assert origins.time[-1] + horizon == end - 1
 
 
 def empty(rows, ends, instances=1):
@@ -168,19 +170,21 @@ def empty(rows, ends, instances=1):
 
 def test_many_samples_are_thinned_as_in_the_published_protocol():
     data = empty(60, (30, 45, 60), instances=3)
-    every = samples(data, "train", 4, padding=P, most=None)
-    some = samples(data, "train", 4, padding=P, most=20)
+    every = forecast_origins(data, "train", 4, padding=P, limit=None)
+    some = forecast_origins(data, "train", 4, padding=P, limit=20)
     kept, _ = train_test_split(np.arange(3 * 16), train_size=20, random_state=0)
     assert len(every.time) == 3 * 16
-    for found, known in zip(some, every, strict=True):
-        np.testing.assert_array_equal(found, known[kept])
+    for found, whole in zip(some, every, strict=True):
+        np.testing.assert_array_equal(found, whole[kept])
 
 
 @pytest.mark.parametrize(
     "form, instances, F", [("joint", 1, 2), ("target", 1, 1), ("instances", 2, 1)]
 )
 def test_the_protocol_is_the_one_written_as_loops(form, instances, F, monkeypatch):
-    monkeypatch.setattr("progmem.probes.forecast.AT_ONCE", 5 * 3 * F)  # several blocks of the test
+    monkeypatch.setattr(
+        "progmem.probes.forecast.MAX_PREDICTIONS", 5 * 3 * F
+    )  # several blocks of the test
     series = dated()
     data = as_forecast(series, "made", form)
     assert data.x.shape == (instances, 120, 7 + F) and data.target.shape == (instances, 120, F)
@@ -217,7 +221,7 @@ def test_errors_are_means_over_what_is_observed_however_the_test_part_is_cut(mon
     data.target[0, 95:112] = np.nan  # some blocks have nothing left, some a part
     found = []
     for at_once in (2**24, 5 * 3 * 2):
-        monkeypatch.setattr("progmem.probes.forecast.AT_ONCE", at_once)
+        monkeypatch.setattr("progmem.probes.forecast.MAX_PREDICTIONS", at_once)
         scores = probe_forecast(LastValues(), data, horizons=[3], padding=P)["scores"]
         found.append(list(scores["3"]["ridge"]["test"].values()))
     assert found[1] == pytest.approx(found[0], rel=1e-12)

@@ -1,4 +1,4 @@
-"""``probe classify`` on a user's own series and labels, and the probe behind it."""
+"""``progmem classify``: a user's own series and labels, and the probe behind it."""
 
 import csv
 import pickle
@@ -13,7 +13,7 @@ from probe_setup import waves
 import progmem
 from progmem import artifact
 from progmem.cli import main
-from progmem.data.labels import known_labels, labels_for
+from progmem.data.labels import drop_missing_labels, labels_for
 from progmem.data.reader import read_recordings
 from progmem.errors import InputError
 from progmem.pooling import pool
@@ -31,32 +31,61 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
+def exit_code(arguments):
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
 def read_csv(path):
     with path.open() as file:
         return list(csv.DictReader(file))
 
 
 def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsys):
-    own = ["probe", "classify", str(model)]
-    assert main([*own, "--x", "x.npy", "--y", "y.npy", "--predict", "new.npy", "-o", "p.csv"]) == 0
+    use = ["--model", str(model), "-o"]
+    fit = ["classify", "x.npy", "--labels", "y.npy", *use[:2]]
+    assert main([*fit, "--predict", "new.npy", "-o", "p.csv"]) == 0
     printed = capsys.readouterr().out
     assert "30 labelled series, 2 classes; accuracy" in printed and "12 predictions" in printed
     rows = read_csv(files / "p.csv")
     assert [row["series"] for row in rows] == [f"new.{i}" for i in range(12)]
     assert [int(row["label"]) for row in rows] == (np.arange(12) % 2).tolist()
     assert all(float(row["margin"]) >= 0 for row in rows)
-    again = [*own, "--probe", "p.safetensors", "--predict", "new.npy", "-o", "again.csv"]
-    assert main(again) == 0
+    assert main(["classify", "new.npy", "--probe", "p.safetensors", *use, "again.csv"]) == 0
     assert read_csv(files / "again.csv") == rows
+    assert main([*fit, "-o", "own.csv"]) == 0  # of the labelled series themselves
+    assert [row["series"] for row in read_csv(files / "own.csv")] == [f"x.{i}" for i in range(30)]
+    assert (files / "own.safetensors").read_bytes() == (files / "p.safetensors").read_bytes()
+
+
+def test_without_a_file_to_write_the_accuracy_is_estimated_and_nothing_is_written(
+    model, files, capsys
+):
+    before = set(files.iterdir())
+    assert main(["classify", "x.npy", "--labels", "y.npy", "--model", str(model)]) == 0
+    assert "30 labelled series, 2 classes; accuracy" in capsys.readouterr().out
+    assert set(files.iterdir()) == before
 
 
 @pytest.mark.parametrize("slow, fast", [("slow", "fast"), ("007", "NA"), ("1", "2.5")])
 def test_labels_stay_as_they_are_written_and_some_may_be_missing(model, files, slow, fast):
     texts = ["", fast, *np.where(np.arange(28) % 2, fast, slow)]
     (files / "y.csv").write_text("\n".join(["label", *texts]))
-    arguments = ["--x", "x.npy", "--y", "y.csv", "--predict", "new.npy", "-o", "p.csv"]
-    assert main(["probe", "classify", str(model), *arguments]) == 0
+    arguments = ["x.npy", "--labels", "y.csv", "--predict", "new.npy", "-o", "p.csv"]
+    assert main(["classify", *arguments, "--model", str(model)]) == 0
     assert [row["label"] for row in read_csv(files / "p.csv")] == [slow, fast] * 6
+
+
+def test_labels_in_order_are_the_same_from_every_kind_of_file(files):
+    recordings, names = read_recordings(files / "x.npy"), np.where(np.arange(30) % 2, "a", "b")
+    np.save("names.npy", names)
+    np.savez("names.npz", names)
+    (files / "names.csv").write_text("\n".join(["label", *names]))
+    for kind in ("npy", "npz", "csv"):
+        found = labels_for(recordings, files / "x.npy", files / f"names.{kind}")
+        assert found.tolist() == names.tolist()
 
 
 def test_labels_of_a_folder_are_put_to_their_files_by_name(tmp_path):
@@ -78,9 +107,9 @@ def test_whole_numbers_with_holes_stay_whole(model):
     x, y = waves(12, 0)
     y = np.where(np.arange(12) < 3, np.nan, y + 1.0)
     probe = LabelProbe(progmem.load(model)).fit(x, y)
-    assert probe.machine.classes.tolist() == [1, 2] and probe.machine.classes.dtype == np.int64
+    assert probe.svm.classes.tolist() == [1, 2] and probe.svm.classes.dtype == np.int64
     features = pool(probe.encoder, x, ["sequence"])["sequence"]
-    np.testing.assert_allclose(probe.machine.mean, features.mean(0, dtype=np.float64))
+    np.testing.assert_allclose(probe.svm.mean, features.mean(0, dtype=np.float64))
     assert len(features) == 12 and len(probe.y) == 9  # unlabelled ones scale too
 
 
@@ -96,7 +125,7 @@ def test_whole_numbers_with_holes_stay_whole(model):
     ],
 )
 def test_a_label_that_is_missing_is_no_class(y, labels):
-    known, found = known_labels(y)
+    known, found = drop_missing_labels(y)
     assert known.tolist() == [True, False, True] and found.tolist() == labels
 
 
@@ -123,71 +152,57 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("--x x.npy", "--x and --y go together"),
-        ("", "give a data set's name, --x and --y, or --probe; one of the three"),
-        ("--probe p.safetensors", "--probe needs --predict"),
-        ("--x x.npy --y y.npy", "-o must name the .safetensors file to write, got None"),
-        ("--x x.npy --y y.npy -o p.txt", "-o must name the .safetensors file to write, got p.txt"),
-        ("--x x.npy --y y.npy --predict new.npy -o p", "-o must name the .csv file to write"),
-        ("--x x.npy --y y.npy --predict new.npy -o no/p.csv", "there is no folder no to write"),
-        ("--x x.npy --y y.npy --predict new.npy -o d.csv", "d.csv is a folder; name the file"),
+        ("x.npy", "one of the arguments --labels --probe is required"),
+        ("x.npy --labels y.npy --probe p", "--probe: not allowed with argument --labels"),
+        ("--labels y.npy", "the following arguments are required: DATA"),
+        ("x.npy --labels y.npy --x x.npy", "unrecognized arguments: --x x.npy"),
+        ("x.npy --probe p.safetensors", "--probe needs -o: the .csv file for the predictions"),
+        ("x.npy --probe p --predict new.npy -o p.csv", "with --probe, DATA is predicted"),
+        ("x.npy --probe p -o p.csv --pooling all", "--pooling goes with --labels; a fitted probe"),
+        ("x.npy --labels y.npy --predict new.npy", "--predict needs -o: the .csv file for the pre"),
+        ("x.npy --labels y.npy -o p.txt", "-o must name the .csv file to write, got p.txt"),
+        ("x.npy --labels y.npy -o p", "-o must name the .csv file to write, got p"),
+        ("x.npy --labels y.npy -o no/p.csv", "there is no folder no to write p.csv into"),
+        ("x.npy --labels y.npy -o d.csv", "d.csv is a folder; name the file to write"),
+        ("x.npy --labels bad.csv -o bad.csv", "bad.csv is what is read, and would be written ove"),
+        ("csv.csv --probe p -o csv.csv", "csv.csv is what is read, and would be written over"),
+        ("x.npy --labels y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
+        ("x.npy --labels y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
+        ("x.npy --labels y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),
+        ("many --labels y.npy", "which label belongs to which file of many?"),
+        ("many --labels strange.csv", "names 'c', which is not in many: a, b"),
+        ("many --labels twice.csv", "names 'a' more than once"),
+        ("x.npy --labels none.csv", "at least two classes in y, got none"),
+        ("x.npy --labels inf.npy", "a label is infinite"),
+        ("x.npy --probe gone.safetensors -o p.csv", "there is no probe in gone.safetensors"),
+        ("x.npy --labels gone.npy", "there is no file gone.npy; --labels names a .csv, .npy or .n"),
+        ("x.npy --labels 5%", "there is no file 5%; --labels names a .csv, .npy or .npz file"),
+        ("gone.npy --labels y.npy", "there is no gone.npy"),
+        ("x.npy --labels short.npy", "short.npy has 7 labels, x.npy holds 30"),
+        ("flat.npy --labels y.npy", "(30, 60) is one recording"),
+        ("x.npy --labels same.npy", "at least two classes in y, got 0"),
+        ("x.npy --labels x.npy", "one label per series, got shape (30, 60, 2)"),
+        ("x.npy --labels measured.npy", "each of the 30 labels occurs once, such as 0.5"),
+        ("x.npy --labels single.npy", "one label per series, got shape ()"),
+        ("x.npy --labels bad.csv", "no column 'label'; it has a, b"),
+        ("x.npy --labels commas.csv", "commas.csv cannot be read: rows have more cells"),
+        ("x.npy --labels y.txt", "y.txt must end in .csv, .npy or .npz"),
+        ("x.npy --labels two.npz", "two.npz must hold one array, the labels; it has a, b"),
+        ("x.npy --labels torn.npz", "torn.npz cannot be read: "),
+        ("wide.npy --labels y.npy", "model has 2 channels, got 3"),
+        ("x.npy --labels y.npy --pooling best", "pooling must be one of"),
         (
-            "--x x.npy --y bad.csv --predict new.npy -o bad.csv",
-            "bad.csv is what is read, and would",
-        ),
-        ("--x x.npy --y y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
-        ("--x x.npy --y y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
-        ("--x x.npy --y y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),
-        (
-            "--x x.npy --y y.npy -o p.safetensors --split official",
-            "--split goes with a data set's name",
-        ),
-        ("HAR --x x.npy", "--x is for own series, not for HAR"),
-        ("HAR -o p.csv", "-o must name the .json file to write, got p.csv"),
-        ("--x many --y y.npy -o p.safetensors", "which label belongs to which file of many?"),
-        ("--x many --y strange.csv -o p.safetensors", "names 'c', which is not in many: a, b"),
-        ("--x many --y twice.csv -o p.safetensors", "names 'a' more than once"),
-        ("--x x.npy --y none.csv -o p.safetensors", "at least two classes in y, got none"),
-        ("--x x.npy --y inf.npy -o p.safetensors", "a label is infinite"),
-        (
-            "--probe gone.safetensors --predict new.npy -o p.csv",
-            "there is no probe in gone.safetensors",
-        ),
-        ("--probe x.npy --predict new.npy -o p.csv --pooling all", "a kept probe has its own"),
-        ("--x x.npy --y gone.npy -o p.safetensors", "there is no file gone.npy"),
-        ("--x gone.npy --y y.npy -o p.safetensors", "there is no gone.npy"),
-        ("--x x.npy --y short.npy -o p.safetensors", "short.npy has 7 labels, x.npy holds 30"),
-        ("--x flat.npy --y y.npy -o p.safetensors", "(30, 60) is one recording"),
-        ("--x x.npy --y same.npy -o p.safetensors", "at least two classes in y, got 0"),
-        ("--x x.npy --y x.npy -o p.safetensors", "one label a series, got shape (30, 60, 2)"),
-        (
-            "--x x.npy --y measured.npy -o p.safetensors",
-            "each of the 30 labels is there once, as 0.5",
-        ),
-        ("--x x.npy --y single.npy -o p.safetensors", "one label a series, got shape ()"),
-        ("--x x.npy --y bad.csv -o p.safetensors", "no column 'label'; it has a, b"),
-        (
-            "--x x.npy --y commas.csv -o p.safetensors",
-            "commas.csv cannot be read: rows have more cells",
-        ),
-        ("--x x.npy --y y.txt -o p.safetensors", "y.txt must end in .npy or .csv"),
-        ("--x wide.npy --y y.npy -o p.safetensors", "model has 2 channels, got 3"),
-        ("--x x.npy --y y.npy -o p.safetensors --pooling best", "pooling must be one of"),
-        (
-            "--probe old.skops --predict new.npy -o p.csv",
+            "new.npy --probe old.skops -o p.csv",
             "old.skops is a probe of version 0.1.0, kept by skops; fit it again",
         ),
-        ("--probe x.npy --predict new.npy -o p.csv", "x.npy cannot be read as a label probe"),
-        ("HARR --data-dir .", "did you mean 'HAR'?"),
-        ("ETTh1 --data-dir .", "ETTh1 has no labels; those that have: HAR"),
-        ("HAR --data-dir .", "HAR.npz is not there"),
-        ("HAR --labels much", "a share such as 5% or a number a class, got 'much'"),
-        ("HAR --labels nan%", "a share such as 5% or a number a class, got 'nan%'"),
+        ("new.npy --probe x.npy -o p.csv", "x.npy cannot be read as a label probe"),
     ],
 )
 def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     np.save("short.npy", np.arange(7))
     np.save("same.npy", np.zeros(30))
+    np.savez("two.npz", a=np.zeros(30), b=np.zeros(30))
+    (files / "torn.npz").write_bytes((files / "two.npz").read_bytes()[:-40])
     np.save("flat.npy", np.zeros((30, 60)))
     np.save("wide.npy", np.zeros((30, 60, 3)))
     np.save("inf.npy", np.full(30, np.inf))
@@ -204,12 +219,33 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     (files / "bad.csv").write_text("a,b\n1,2\n")
     (files / "commas.csv").write_text("label\n" + "1,\n" * 30)
     (files / "y.txt").write_text("1\n")
+    (files / "csv.csv").write_text("a,b\n1,2\n")
     (files / "old.skops").write_bytes(b"PK")
     before = set(files.iterdir())
-    assert main(["probe", "classify", str(model), *arguments.split()]) == 2
+    assert exit_code(["classify", *arguments.split(), "--model", str(model)]) == 2
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1, printed
     assert set(files.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ("", "the following arguments are required: SET"),
+        ("HAR --labels y.npy", "unrecognized arguments: --labels y.npy"),
+        ("HAR -o p.csv", "-o must name the .json file to write, got p.csv"),
+        ("HARR --data-dir .", "did you mean 'HAR'?"),
+        ("x.npy --data-dir .", "unknown data set 'x.npy'"),
+        ("ETTh1 --data-dir .", "ETTh1 has no labels; those that have: HAR"),
+        ("HAR --data-dir .", "HAR.npz is not there"),
+        ("HAR --label-share much", "a percentage such as 5% or a number per class, got 'much'"),
+        ("HAR --label-share nan%", "a percentage such as 5% or a number per class, got 'nan%'"),
+    ],
+)
+def test_bad_use_of_the_protocol_gives_one_line(model, files, arguments, message, capsys):
+    assert exit_code(["probe", "classify", str(model), *arguments.split()]) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1, printed
 
 
 def test_a_probe_refuses_another_model(model, tmp_path):
@@ -242,7 +278,7 @@ def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
     for found, before in zip(again.predict(x), probe.predict(x), strict=True):
         np.testing.assert_array_equal(found, before)
         assert found.dtype == before.dtype
-    assert set(again.machine.classes) == set(names)
+    assert set(again.svm.classes) == set(names)
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +359,6 @@ def test_a_class_of_one_label_can_be_predicted(model):
     x, _ = waves(9, 0)
     probe = LabelProbe(progmem.load(model)).fit(x, ["a"] * 4 + ["b"] * 4 + ["c"])
     assert probe.estimate() is None
-    assert probe.machine.classes.tolist() == ["a", "b", "c"]
+    assert probe.svm.classes.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
     assert set(found.label) <= {"a", "b", "c"} and (found.margin >= 0).all()

@@ -9,14 +9,14 @@ from probe_setup import waves
 
 import progmem
 from progmem.cli import main
-from progmem.commands import classify as commands
 from progmem.config import read_config
 from progmem.data.labels import draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.errors import InputError
 from progmem.pooling import POOLINGS, pool
 from progmem.probes import classify as classify_module
-from progmem.probes.classify import probe_set, untrained_twin
+from progmem.probes import protocols
+from progmem.probes.classify import probe_set, untrained_copy
 from progmem.training.pretrain import pretrain
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=2", "train.batch_size=16"]
@@ -42,7 +42,7 @@ def test_pooling_looks_only_at_what_is_there(model):
 
 
 def test_a_message_says_where_the_series_of_a_piece_begin(model, monkeypatch):
-    monkeypatch.setattr("progmem.pooling.AT_ONCE", 100)  # two at a time
+    monkeypatch.setattr("progmem.pooling.MAX_SAMPLES", 100)  # two at a time
     series = [np.zeros((60, 2)) for _ in range(5)]
     series[3][7, 1] = np.inf
     with pytest.raises(InputError, match=r"series 1, sample 7, .* \(counted from series 2 on\)"):
@@ -73,7 +73,7 @@ def test_test_rows_change_nothing_but_their_own_predictions(tmp_path, monkeypatc
         model = pretrain(
             data.training_recordings(), tmp_path / str(number), read_config(None, TINY), log=None
         )
-        result = probe_set(model, data, labels=[0.1], heads=["linear", "rbf"])
+        result = probe_set(model, data, label_shares=[0.1], heads=["linear", "rbf"])
         scores = result["scores"]["sequence"]["10%"]["linear"]["accuracy"]
         runs.append((model.state_dict(), result["labelled_rows"], seen.copy(), scores))
         seen.clear()
@@ -86,23 +86,26 @@ def test_test_rows_change_nothing_but_their_own_predictions(tmp_path, monkeypatc
     assert clean[3] != marked[3]  # the markers were really there
 
 
-def test_the_untrained_twin_has_learnt_the_statistics_and_nothing_else(tmp_path):
+def test_the_untrained_copy_has_learnt_the_statistics_and_nothing_else(tmp_path):
     data = made_set()
     cfg = read_config(None, TINY)
     model = pretrain(data.training_recordings(), tmp_path / "run", cfg, log=None)
-    twin, trained = untrained_twin(model, seed=3).cpu().state_dict(), model.cpu().state_dict()
-    assert torch.equal(twin["stats.mean"], trained["stats.mean"]) and twin["stats.mean"].any()
+    untrained, trained = untrained_copy(model, seed=3).cpu().state_dict(), model.cpu().state_dict()
+    assert (
+        torch.equal(untrained["stats.mean"], trained["stats.mean"])
+        and untrained["stats.mean"].any()
+    )
     torch.manual_seed(3)
     for name, tensor in progmem.PMT(model.cfg).named_parameters():
-        assert torch.equal(twin[name], tensor)
-    assert not torch.equal(twin["tokenizer.conv.weight"], trained["tokenizer.conv.weight"])
+        assert torch.equal(untrained[name], tensor)
+    assert not torch.equal(untrained["tokenizer.conv.weight"], trained["tokenizer.conv.weight"])
 
 
 def test_every_encoder_is_probed_on_the_same_draws_which_are_kept(model):
     data = made_set()
-    first = probe_set(progmem.load(model), data, labels=[1, 0.25], poolings=["sequence"])
+    first = probe_set(progmem.load(model), data, label_shares=[1, 0.25], poolings=["sequence"])
     other = progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=16, heads=2, blocks=1))
-    second = probe_set(other, data, labels=[1, 0.25], poolings=["sequence"])
+    second = probe_set(other, data, label_shares=[1, 0.25], poolings=["sequence"])
     assert first["labelled_rows"] == second["labelled_rows"]
     kept = first["labelled_rows"]["25%"][3]
     assert kept == draw_labels(data.y_train, 0.25, 3).tolist()
@@ -117,9 +120,9 @@ def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypa
         probed.append(encoder)
         return probe_set(encoder, data, poolings=["sequence"], **options)
 
-    monkeypatch.setattr(commands, "probe_set", probe_one_pooling)
+    monkeypatch.setattr(protocols, "probe_set", probe_one_pooling)
     assert main(["pretrain", "Wafer", "-o", "run", *where, *TINY]) == 0
-    probe = ["probe", "classify", "run/model", "Wafer", *where, "--labels", "1", "50%"]
+    probe = ["probe", "classify", "run/model", "Wafer", *where, "--label-share", "1", "50%"]
     assert main(probe) == 0
     printed = capsys.readouterr().out
     assert "| Wafer | 1 a class |" in printed and "written: results/classify/Wafer.json" in printed

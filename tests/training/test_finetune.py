@@ -14,7 +14,7 @@ from finetune_setup import config, made, same_weights, without_last_checkpoint
 import progmem
 from progmem import artifact
 from progmem.config import read_config
-from progmem.data.labels import choose_parts, draw_labels
+from progmem.data.labels import draw_labels, split_rows
 from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError, ModelFolderError
@@ -137,7 +137,7 @@ def test_sigterm_leaves_a_checkpoint_from_which_the_same_call_goes_on(tmp_path, 
 def test_test_rows_change_nothing_that_is_trained(tmp_path):
     """Markers of a million in every test row."""
     runs = [
-        finetune(made(value), tmp_path / str(value), config("finetune.labels=25%"), log=None)
+        finetune(made(value), tmp_path / str(value), config("finetune.label_share=25%"), log=None)
         for value in (0.0, 1e6)
     ]
     (clean, one), (marked, other) = runs
@@ -150,8 +150,8 @@ def test_rows_held_out_are_scored_and_neither_they_nor_test_rows_are_learnt_from
     runs = []
     for value in (0.0, 1e6):
         data = made()
-        parts = choose_parts(data, labels="all", label_seed=0, validation=0.2)
-        assert sorted([*parts.known, *parts.held_out]) == list(range(40))
+        parts = split_rows(data, label_share="all", label_seed=0, validation=0.2)
+        assert sorted([*parts.train, *parts.held_out]) == list(range(40))
         assert np.bincount(data.y[parts.held_out]).tolist() == [4, 4]
         for row in parts.held_out:
             values = data.recordings[row].values + np.float32(value)
@@ -167,18 +167,18 @@ def test_rows_held_out_are_scored_and_neither_they_nor_test_rows_are_learnt_from
 def test_whole_recordings_are_held_out_where_they_are_known():
     data = made()
     pieces = [r._replace(origin=f"r{i // 4}") for i, r in enumerate(data.recordings)]
-    parts = choose_parts(
-        data._replace(recordings=pieces), labels="all", label_seed=0, validation=0.2
+    parts = split_rows(
+        data._replace(recordings=pieces), label_share="all", label_seed=0, validation=0.2
     )
-    names = [{pieces[i].origin for i in rows} for rows in (parts.known, parts.held_out)]
+    names = [{pieces[i].origin for i in rows} for rows in (parts.train, parts.held_out)]
     assert not names[0] & names[1] and len(parts.held_out) == 8
 
 
 def test_few_labels_are_the_draws_of_the_probe():
     data = made()
-    parts = choose_parts(data, labels="25%", label_seed=3, validation=0.0)
-    assert parts.learnt.tolist() == draw_labels(data.y, 0.25, 3).tolist()
-    assert len(parts.known) == 40
+    parts = split_rows(data, label_share="25%", label_seed=3, validation=0.0)
+    assert parts.labelled.tolist() == draw_labels(data.y, 0.25, 3).tolist()
+    assert len(parts.train) == 40
 
 
 def test_the_head_has_its_own_rate_and_the_schedule_of_the_run(tmp_path, monkeypatch):

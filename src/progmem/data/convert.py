@@ -1,4 +1,4 @@
-"""An official archive made into a file of the form that the registry reads."""
+"""Conversion of a publisher's archive into a file that the registry reads."""
 
 import difflib
 import gzip
@@ -12,7 +12,7 @@ import numpy as np
 from progmem.data import datasets
 from progmem.data.converters import CONVERTERS, Converter
 from progmem.data.converters.archive import Archive, open_archive
-from progmem.data.datasets import VARIABLE, check_line, folder_of
+from progmem.data.datasets import DATA_VARIABLE, check_line, data_folder
 from progmem.errors import InputError
 from progmem.files import write_file
 
@@ -24,7 +24,7 @@ def convert(
     name: str | None = None,
     overwrite: bool = False,
 ) -> tuple[list[str], bool]:
-    """Write a set of an archive to the folder ``out``; which it is, is seen from the content.
+    """Write a set of an archive to the folder ``out``; the set is recognised by the content.
 
     Args:
         archive: a zip as it was downloaded, the folder it was unpacked to, or one file.
@@ -32,11 +32,11 @@ def convert(
         name: of the set, where an archive has several.
 
     Returns:
-        What was written, a line each, and whether it is what the registry knows by that name.
+        What was written, one line each, and whether it matches the registry's entry of that name.
     """
-    folder = folder_of(out)
+    folder = data_folder(out)
     if folder is None:
-        raise InputError(f"give the folder to write to with -o or in {VARIABLE}")
+        raise InputError(f"give the folder to write to with -o or in {DATA_VARIABLE}")
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder to write to")
     try:
@@ -55,13 +55,16 @@ def convert(
     write_file(path, _packed(found))
     lines = [f"{name}: {_describe(found)}, written to {path}"]
     if name not in datasets.FILES:
-        return [*lines, f"{name:26}none of the paper's sets: nothing to compare it with"], True
+        return [
+            *lines,
+            f"{name:26}not one of the paper's sets: there is no reference to compare with",
+        ], True
     line, good = check_line(name, folder)
     return [*lines, line], good
 
 
 def _choose(archive: Archive, name: str | None) -> tuple[str, Converter]:
-    """The set that is meant, and the converter of its archive."""
+    """The name of the set to convert, and the converter of its archive."""
     found = {one: converter for converter in CONVERTERS.values() for one in converter.find(archive)}
     if not found:
         known = ", ".join(converter.what for converter in CONVERTERS.values())
@@ -80,7 +83,7 @@ def _choose(archive: Archive, name: str | None) -> tuple[str, Converter]:
 
 def _packed(content: dict[str, np.ndarray] | bytes) -> bytes:
     if isinstance(content, bytes):
-        return gzip.compress(content, mtime=0)  # the same bytes whenever it is made
+        return gzip.compress(content, mtime=0)  # the same bytes at any time
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **content)
     return file.getvalue()

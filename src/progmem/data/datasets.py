@@ -21,22 +21,22 @@ from progmem.data.sets import DatedSeries, LabelledSet
 from progmem.data.splits import choose_rows, options_of
 from progmem.errors import InputError
 
-VARIABLE = "PROGMEM_DATA"  # the one environment variable: the folder of the files
-CONTENT = ("X_train", "y_train", "X_test", "y_test")
+DATA_VARIABLE = "PROGMEM_DATA"  # the one environment variable: the folder of the files
+MAIN_ARRAYS = ("X_train", "y_train", "X_test", "y_test")
 
 
 class LabelledFile(NamedTuple):
-    """What X_train, y_train, X_test and y_test of a .npz file must be, and what else is needed."""
+    """What a .npz file must hold: X_train, y_train, X_test, y_test, and further arrays."""
 
     file: str
     train: int
     test: int
     length: int
     channels: int
-    sha256: str  # of the four arrays, however they are packed
-    more_sha256: str  # of ``classes`` and of ``more``
-    more: tuple[str, ...] = ()  # arrays that tell what the rows are and how they are split
-    converted_sha256: str | None = None  # of the same where `progmem data convert` made the file
+    sha256: str  # of the four arrays, however they are compressed
+    extra_sha256: str  # of ``classes`` and of ``extra``
+    extra: tuple[str, ...] = ()  # arrays about the rows: their recordings, their split
+    converted_sha256: str | None = None  # the same, in a file made by `progmem data convert`
 
     def describe(self) -> str:
         return (
@@ -45,12 +45,12 @@ class LabelledFile(NamedTuple):
 
 
 class DatedFile(NamedTuple):
-    """What a .csv.gz file must be, and where its training and validation parts end."""
+    """What a .csv.gz file must hold, and where its parts end."""
 
     file: str
     rows: int
-    columns: tuple[str, ...] | int  # how many, where their names are not known beforehand
-    target: str  # of univariate forecasting
+    columns: tuple[str, ...] | int  # their number, where the names are not known beforehand
+    target: str  # the column of univariate forecasting
     ends: tuple[int, int, int]  # of train, validation, test
     first: str | None  # the true first date, where the file's dates are made up
     sha256: str | None  # of the unpacked file; None: not known
@@ -138,7 +138,7 @@ def load(
         scaling: "none", or "tstcc" for Epilepsy: to 0..1 by all rows, test rows included.
         labels: "paper", or "five" for Epilepsy, which is seizure or not by default.
     """
-    file, path = FILES[check_name(name, data_dir)], find(name, data_dir)
+    file, path = FILES[check_name(name, data_dir)], find_file(name, data_dir)
     if isinstance(file, DatedFile):
         options = {"split": split, "scaling": scaling, "labels": labels}
         plain = {"split": "official", "scaling": "none", "labels": "paper"}
@@ -152,7 +152,7 @@ def load(
 
 
 def load_labelled(name: str, data_dir: str | Path | None = None, **options: str) -> LabelledSet:
-    """`load` for what needs labels: a set without them is refused."""
+    """`load` of a set with labels; others are refused."""
     if check_name(name, data_dir) not in LABELLED:
         raise InputError(f"{name} has no labels; those that have: {', '.join(LABELLED)}")
     found = load(name, data_dir, **options)
@@ -168,34 +168,35 @@ def check_name(name: str, data_dir: str | Path | None) -> str:
         hint = f"did you mean {meant!r}? " if meant else ""
         raise InputError(
             f"unknown data set {name!r}; {hint}known: {', '.join(FILES)}; "
-            f"their files are looked for in {folder_of(data_dir) or f'the folder {VARIABLE} names'}"
+            f"their files are looked for in "
+            f"{data_folder(data_dir) or f'the folder {DATA_VARIABLE} names'}"
         )
     return name
 
 
-def find(name: str, data_dir: str | Path | None) -> Path:
+def find_file(name: str, data_dir: str | Path | None) -> Path:
     """The file of a known set."""
-    folder = folder_of(data_dir)
+    folder = data_folder(data_dir)
     if folder is None:
         raise InputError(
             f"where is {FILES[name].file}? Give its folder as data_dir (--data-dir on the command "
-            f"line) or in the environment variable {VARIABLE}"
+            f"line) or in the environment variable {DATA_VARIABLE}"
         )
     path = folder / FILES[name].file
     if not path.is_file():
         raise InputError(
-            f"{path} is not there; {name} is looked for in {folder}, which --data-dir or {VARIABLE}"
-            " names"
+            f"{path} is not there; {name} is looked for in {folder}, which --data-dir or "
+            f"{DATA_VARIABLE} names"
         )
     return path
 
 
-def folder_of(data_dir: str | Path | None) -> Path | None:
-    named = data_dir if data_dir is not None else os.environ.get(VARIABLE)
+def data_folder(data_dir: str | Path | None) -> Path | None:
+    named = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     return Path(named) if named else None  # an empty variable is an unset one
 
 
-def content_sha256(arrays: dict[str, np.ndarray], names: Sequence[str] = CONTENT) -> str:
+def content_sha256(arrays: dict[str, np.ndarray], names: Sequence[str] = MAIN_ARRAYS) -> str:
     """Checksum of arrays' names, types, shapes and values."""
     digest = hashlib.sha256()
     for name in names:
@@ -211,7 +212,7 @@ def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    missing = [name for name in (*CONTENT, "classes", *file.more) if name not in arrays]
+    missing = [name for name in (*MAIN_ARRAYS, "classes", *file.extra) if name not in arrays]
     if missing:
         raise InputError(f"{path} has no {', '.join(missing)}")
     for name, count in (("X_train", file.train), ("X_test", file.test)):
@@ -219,9 +220,9 @@ def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
         if arrays[name].shape != shape:
             raise InputError(f"{path}: {name} must have shape {shape}, got {arrays[name].shape}")
     _check_sha256(path, content_sha256(arrays), file.sha256)
-    found = content_sha256(arrays, ("classes", *file.more))
+    found = content_sha256(arrays, ("classes", *file.extra))
     if found != file.converted_sha256:
-        _check_sha256(path, found, file.more_sha256)
+        _check_sha256(path, found, file.extra_sha256)
     return arrays
 
 
@@ -239,9 +240,9 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
     except ValueError as error:  # ragged rows, or no text; without a checksum anything may come
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     date, *columns = map(str, table.columns)
-    known = file.columns
-    right = len(columns) == known if isinstance(known, int) else tuple(columns) == known
-    if date != "date" or not right or file.target not in columns or len(table) != file.rows:
+    expected = file.columns
+    matches = len(columns) == expected if isinstance(expected, int) else tuple(columns) == expected
+    if date != "date" or not matches or file.target not in columns or len(table) != file.rows:
         raise InputError(f"{path} must have {file.describe()}")
     for column in columns:
         if not pd.api.types.is_numeric_dtype(table[column]):
@@ -267,9 +268,11 @@ def _check_sha256(path: Path, found: str, expected: str) -> None:
 
 
 def list_lines(data_dir: str | Path | None) -> list[str]:
-    """One line a set: name, what it is, and whether its file is there."""
-    folder = folder_of(data_dir)
-    lines = [f"files are looked for in {folder or f'no folder yet: give --data-dir or {VARIABLE}'}"]
+    """One line per set: its name, its content, and whether its file is there."""
+    folder = data_folder(data_dir)
+    lines = [
+        f"files are looked for in {folder or f'no folder yet: give --data-dir or {DATA_VARIABLE}'}"
+    ]
     for name, file in FILES.items():
         there = folder is not None and (folder / file.file).is_file()
         state = "there  " if there else "missing"
@@ -278,10 +281,10 @@ def list_lines(data_dir: str | Path | None) -> list[str]:
 
 
 def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
-    """One line a set after reading it whole, and whether all that are there are right."""
-    folder = folder_of(data_dir)
+    """One line per set after reading it, and whether all files that are there are as expected."""
+    folder = data_folder(data_dir)
     if folder is None:
-        raise InputError(f"give the folder of the files with --data-dir or in {VARIABLE}")
+        raise InputError(f"give the folder of the files with --data-dir or in {DATA_VARIABLE}")
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}")
     if not any((folder / file.file).is_file() for file in FILES.values()):
@@ -291,10 +294,10 @@ def check_lines(data_dir: str | Path | None) -> tuple[list[str], bool]:
 
 
 def check_line(name: str, data_dir: str | Path | None) -> tuple[str, bool]:
-    """What reading a set whole says of it, and whether nothing is wrong with it."""
+    """The outcome of reading a set in one line, and whether its file is as expected."""
     file = FILES[name]
     try:
-        path = find(name, data_dir)
+        path = find_file(name, data_dir)
     except InputError:
         return f"{name:26}missing  {file.file}", True
     try:

@@ -1,4 +1,4 @@
-"""Dates of a series: whether they are regular, which come next, and what they tell an encoder.
+"""Dates of a series: whether they are regular, which come next, and their time covariates.
 
 Shapes: T samples.
 """
@@ -16,7 +16,7 @@ COVARIATES = ("minute", "hour", "weekday", "day", "day of year", "month", "week"
 
 
 def time_covariates(dates: Any) -> np.ndarray:
-    """What the calendar says of each date, (T, 7) in the order of ``COVARIATES``, not scaled."""
+    """The time covariates of each date, (T, 7) in the order of ``COVARIATES``, not scaled."""
     import pandas as pd
 
     index = pd.DatetimeIndex(dates)
@@ -28,11 +28,11 @@ def time_covariates(dates: Any) -> np.ndarray:
 
 
 def read_dates(dates: Any) -> "pd.DatetimeIndex":
-    """``dates``, texts or whatever else tells them, as an index."""
+    """``dates``, as texts or in a type that pandas knows, as an index."""
     import pandas as pd
 
     if getattr(dates, "ndim", 1) != 1 or not hasattr(dates, "__iter__"):
-        raise InputError(f"dates must be a list or a column, one a sample, got {dates!s:.80}")
+        raise InputError(f"dates must be a list or a column, one per sample, got {dates!s:.80}")
     kind = getattr(dates, "dtype", None)
     if kind is None:
         dates = list(dates)
@@ -62,7 +62,7 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
 
     index = read_dates(dates)
     if len(index) != count:
-        raise InputError(f"give one date a sample: {count} samples, {len(index)} dates")
+        raise InputError(f"give one date per sample: {count} samples, {len(index)} dates")
     if count < 3:
         raise InputError(f"dates need at least 3 samples to show their step, got {count}")
     if index.hasnans:
@@ -75,11 +75,11 @@ def regular_dates(dates: Any, count: int) -> "pd.DatetimeIndex":
         )
     if _step(index) is not None:
         return index
-    off = _days_off(index)
-    if len(off):
+    holidays = _days_off(index)
+    if len(holidays):
         raise InputError(
-            f"dates are working days without {len(off)} of them, the first {off[0].date()}; put "
-            "rows of NaN for days off"
+            f"dates are working days without {len(holidays)} of them, the first "
+            f"{holidays[0].date()}; put rows of NaN for days off"
         )
     usual = np.sort(steps)[(len(steps) - 1) // 2]
     row = int(np.argmax(steps != usual)) + 1
@@ -127,9 +127,9 @@ def _step(index: "pd.DatetimeIndex") -> "pd.Timedelta | pd.DateOffset | str | No
     import pandas as pd
 
     if index.tz is not None:  # a day is one on the clock, also if that is put forward meanwhile
-        shown = index.tz_localize(None)
-        step = shown[1] - shown[0]
-        if step == pd.Timedelta(days=step.days) and bool((shown[1:] - shown[:-1] == step).all()):
+        local = index.tz_localize(None)
+        step = local[1] - local[0]
+        if step == pd.Timedelta(days=step.days) and bool((local[1:] - local[:-1] == step).all()):
             return f"{step.days}D"
     steps = np.diff(index.asi8)
     if (steps == steps[0]).all():
@@ -151,10 +151,10 @@ def _months(index: "pd.DatetimeIndex") -> "pd.DateOffset | None":
     """Months between dates that all have the same day and hour, one that every month has."""
     import pandas as pd
 
-    shown = index.tz_localize(None)
-    within = shown - shown.to_period("M").start_time
-    months = np.diff(12 * shown.year + shown.month)
-    alike = (within == within[0]).all() and (months == months[0]).all() and shown[0].day <= 28
+    local = index.tz_localize(None)
+    within = local - local.to_period("M").start_time
+    months = np.diff(12 * local.year + local.month)
+    alike = (within == within[0]).all() and (months == months[0]).all() and local[0].day <= 28
     return pd.DateOffset(months=int(months[0])) if alike else None
 
 

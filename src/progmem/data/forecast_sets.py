@@ -1,4 +1,4 @@
-"""Series to forecast: what an encoder sees of them, what is to be predicted, and in which part.
+"""Series to forecast: the input of an encoder, the target, and the parts of the data.
 
 Shapes: I instances, T samples, C channels an encoder sees, F values to predict.
 """
@@ -38,8 +38,8 @@ VARIANTS = {
 class ForecastData:
     """Instances of one length and calendar.
 
-    ``x`` begins with the time covariates and is not scaled, encoders do that themselves; but where
-    columns are instances they share a channel, and each is scaled by its own training part.
+    ``x`` begins with the time covariates and is not scaled: encoders scale their input. Only where
+    columns are instances, which share a channel, each is scaled by its own training part.
     """
 
     name: str
@@ -60,15 +60,15 @@ class ForecastData:
             for name, x, own in zip(names, self.x, columns, strict=True)
         ]
 
-    def seen_by(self, channels: int) -> "ForecastData":
-        """As a model of so many channels was trained on it: with the covariates, or without."""
-        most, first = self.x.shape[2], len(COVARIATES)
-        if channels == most:
+    def with_channels(self, channels: int) -> "ForecastData":
+        """The input for a model of ``channels`` channels: with the covariates, or without them."""
+        total, first = self.x.shape[2], len(COVARIATES)
+        if channels == total:
             return self
-        if channels != most - first:
+        if channels != total - first:
             raise InputError(
-                f"{self.name} has {most} channels with its time covariates, {most - first} without "
-                f"them, the model has {channels}; pretrain on {self.name}"
+                f"{self.name} has {total} channels with its time covariates, {total - first} "
+                f"without them, the model has {channels}; pretrain on {self.name}"
             )
         return replace(self, x=self.x[..., first:])
 
@@ -113,4 +113,4 @@ def moments(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, np.
         )
     mean, scale = np.nanmean(values, 0), np.nanstd(values, 0)
     varies = (np.nanmin(values, 0) < np.nanmax(values, 0)) & (scale > 0)
-    return mean, np.where(varies, scale, 1.0)  # of equal values a mean is off by a rounding
+    return mean, np.where(varies, scale, 1.0)  # the mean of equal values has a rounding error

@@ -1,10 +1,12 @@
-"""Labels of series: read from files, drawn for few-label training, and put to their series.
+"""Labels of series: read from files, matched to their series, and drawn for few-label training.
 
-Which labels are drawn is the same for every encoder.
+The draw does not depend on the encoder.
 
 Shapes: B, R series, L samples, C channels.
 """
 
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,11 +25,11 @@ from progmem.errors import InputError
 def draw_labels(
     y: np.ndarray, amount: Amount, seed: int, *, classes: Sequence[str] = ()
 ) -> np.ndarray:
-    """Rows to be labelled, class by class.
+    """Rows whose labels are used, class by class.
 
-    ``amount`` is a share of each class (a float up to 1.0), at least one series, or a number a
-    class (an int). One seed gives nested draws: fewer are in more. ``classes`` are what users call
-    the numbers in ``y``.
+    ``amount`` is a share of each class (a float up to 1.0), at least one series, or a number per
+    class (an int). The draws of one seed are nested: a larger one contains a smaller one.
+    ``classes`` are the names of the numbers in ``y``.
     """
     rng = np.random.default_rng(seed)
     chosen = []
@@ -46,27 +48,27 @@ def amount_name(amount: Amount) -> str:
 
 
 def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
-    """Refuse labels that do not fit their series or have nothing to tell apart."""
+    """Refuse labels that do not fit their series or have fewer than ``classes`` classes."""
     if y.shape != (count,):
         raise InputError(f"y must have one label for each of the {count} series, got {y.shape}")
     if len(np.unique(y)) < classes:
-        there = ", ".join(map(str, np.unique(y))) or "none"
-        raise InputError(f"classification needs at least two classes in y, got {there}")
+        found = ", ".join(map(str, np.unique(y))) or "none"
+        raise InputError(f"classification needs at least two classes in y, got {found}")
     if len(np.unique(y)) == count and any(map(_fraction, y)):
         raise InputError(
-            f"each of the {count} labels is there once, as {y[0]}: numbers that were measured are "
-            "no classes"
+            f"each of the {count} labels occurs once, such as {y[0]}: measured numbers are not "
+            "classes"
         )
 
 
-def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Which series have a label (B,), and those labels: whole numbers, numbers or texts."""
-    # of a list with texts numpy would make texts, also of its NaN
+def drop_missing_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Which series have a label (B,), and these labels: whole numbers, numbers or texts."""
+    # numpy would turn a list with texts into texts, its NaN too
     y = np.asarray(y) if hasattr(y, "dtype") else np.array(y, dtype=object)
     if y.ndim != 1:
-        raise InputError(f"y must be one label a series, got shape {y.shape}")
-    known = np.array([not _missing(value) for value in y.tolist()], dtype=bool)
-    labels = y[known]
+        raise InputError(f"y must hold one label per series, got shape {y.shape}")
+    labelled = np.array([not _missing(value) for value in y.tolist()], dtype=bool)
+    labels = y[labelled]
     if y.dtype.kind == "O":
         labels = np.asarray(labels.tolist())
     if labels.dtype.kind == "O":
@@ -74,10 +76,10 @@ def known_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if labels.dtype.kind not in "biufU":
         raise InputError(f"labels must be numbers or texts, got dtype {y.dtype}")
     if labels.dtype.kind == "U":
-        return known, labels
+        return labelled, labels
     if np.isinf(labels).any():
         raise InputError("a label is infinite; mark a series without a label by NaN")
-    return known, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
+    return labelled, labels.astype(np.int64) if (labels == np.round(labels)).all() else labels
 
 
 def _fraction(label: Any) -> bool:
@@ -88,7 +90,7 @@ def _fraction(label: Any) -> bool:
 
 
 def _missing(label: Any) -> bool:
-    """Whether ``label`` says that there is none: None, NaN, pandas' NA or an empty text."""
+    """Whether ``label`` stands for no label: None, NaN, pandas' NA or an empty text."""
     import pandas as pd
 
     return label is None or label is pd.NA or label != label or label == ""
@@ -98,20 +100,20 @@ def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
     """The label of each recording of ``x``: by name where ``y`` has names, else in order."""
     labels, names = read_labels(y)
     if names is not None:
-        strangers = sorted(set(names) - {r.name for r in recordings})
-        if strangers:
-            there = ", ".join(r.name for r in recordings[:3])
-            raise InputError(f"{y} names {strangers[0]!r}, which is not in {x}: {there}, …")
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        if twice:
-            raise InputError(f"{y} names {twice[0]!r} more than once")
-        known = dict(zip(names, labels, strict=True))
-        return np.array([str(known.get(r.name, "")) for r in recordings])
+        unknown = sorted(set(names) - {r.name for r in recordings})
+        if unknown:
+            available = ", ".join(r.name for r in recordings[:3])
+            raise InputError(f"{y} names {unknown[0]!r}, which is not in {x}: {available}, …")
+        duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+        if duplicates:
+            raise InputError(f"{y} names {duplicates[0]!r} more than once")
+        by_name = dict(zip(names, labels, strict=True))
+        return np.array([str(by_name.get(r.name, "")) for r in recordings])
     if x.is_dir():
-        first = ", ".join(r.name for r in recordings[:3])
+        available = ", ".join(r.name for r in recordings[:3])
         raise InputError(
             f"which label belongs to which file of {x}? Give {y} as a .csv with the columns series "
-            f"and label; series are {first}, …"
+            f"and label; series are {available}, …"
         )
     if len(recordings) != len(labels):
         hint = ""
@@ -120,37 +122,53 @@ def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
             hint = f"; an array {shape} is one recording (time, channels), more are 3-D"
         raise InputError(
             f"{y} has {len(labels)} labels, {x} holds {len(recordings)} series; "
-            f"give one label a series{hint}"
+            f"give one label per series{hint}"
         )
     return labels
 
 
 def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
-    """Labels from a .npy vector, or from a .csv file's column ``label``, with its ``series``."""
+    """The labels of a file, and the names of their series where the file has them.
+
+    A .npy or .npz file holds one array of labels. A .csv file has a column ``label`` and may have a
+    column ``series``; without it the labels are in order.
+    """
     if not path.is_file():
-        raise InputError(f"there is no file {path}")
+        raise InputError(f"there is no file {path}; --labels names a .csv, .npy or .npz file")
     try:
-        if path.suffix == ".npy":
-            labels = np.asarray(np.load(path, allow_pickle=False))
+        if path.suffix in (".npy", ".npz"):
+            labels = _read_array(path)
             if labels.ndim != 1:
-                raise InputError(f"{path} must hold one label a series, got shape {labels.shape}")
+                raise InputError(f"{path} must hold one label per series, got shape {labels.shape}")
             return labels, None
         if path.suffix == ".csv":
-            # as text: 001 is not 1, and NA may be a class; only an empty cell is no label
+            # as text: 001 is not 1, and NA may be a class; only an empty cell is missing
             table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
             if "label" not in table.columns:
-                there = ", ".join(map(str, table.columns))
-                raise InputError(f"{path} has no column 'label'; it has {there}")
+                found = ", ".join(map(str, table.columns))
+                raise InputError(f"{path} has no column 'label'; it has {found}")
             names = list(table["series"]) if "series" in table.columns else None
             return np.array(table["label"].fillna(""), dtype=str), names
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    raise InputError(f"{path} must end in .npy or .csv")
+    raise InputError(f"{path} must end in .csv, .npy or .npz")
 
 
-class Labelled(NamedTuple):
+def _read_array(path: Path) -> np.ndarray:
+    """The array of a .npy file, or the only one of a .npz file."""
+    with path.open("rb") as stream:
+        content = np.load(stream, allow_pickle=False)
+        if path.suffix == ".npy":
+            return np.asarray(content)
+        if len(content.files) != 1:
+            found = ", ".join(content.files) or "none"
+            raise InputError(f"{path} must hold one array, the labels; it has {found}")
+        return np.asarray(content[content.files[0]])
+
+
+class LabelledRecordings(NamedTuple):
     """Training series and test series; a label is the number of its class."""
 
     recordings: Sequence[Recording]
@@ -158,28 +176,28 @@ class Labelled(NamedTuple):
     classes: tuple[str, ...]
     test: Sequence[np.ndarray] = ()  # each (L, C)
     test_y: np.ndarray = np.empty(0, dtype=np.int64)
-    noted: Mapping[str, str] = MappingProxyType({})  # name and split, where there are some
+    source: Mapping[str, str] = MappingProxyType({})  # name and split of the data, if any
 
     @classmethod
-    def of_set(cls, data: LabelledSet) -> "Labelled":
+    def of_set(cls, data: LabelledSet) -> "LabelledRecordings":
         return cls(
             data.training_recordings(), data.y_train, data.classes,
             list(data.X_test.transpose(0, 2, 1)), data.y_test,
             {"name": data.name, "split": data.split},
         )  # fmt: skip
 
-    def everything(self) -> list[Recording]:
+    def all_recordings(self) -> list[Recording]:
         """Training series, then test series."""
         tests = (Recording(f"test series {i}", values) for i, values in enumerate(self.test))
         return [*self.recordings, *tests]
 
 
-class Parts(NamedTuple):
-    """Which of the training series are for what."""
+class RowSplit(NamedTuple):
+    """How the training series are used, by their numbers."""
 
-    known: np.ndarray  # all but those held out: they tell the channels' statistics
-    learnt: np.ndarray  # those of them whose labels are learnt from
-    held_out: np.ndarray  # those that are scored in place of a test
+    train: np.ndarray  # all but those held out: the channels' statistics come from them
+    labelled: np.ndarray  # those of them whose labels are trained on
+    held_out: np.ndarray  # those that are scored in place of the test series
 
 
 def open_labelled(
@@ -189,12 +207,12 @@ def open_labelled(
     split: str,
     *,
     covariates: bool = True,
-) -> Labelled:
+) -> LabelledRecordings:
     """A data set by name with its split, or own series with the file of their labels."""
     if str(source) in FILES:
         if y is not None and str(source) in LABELLED:
-            raise InputError(f"--y is for own series; {source} has labels of its own")
-        return Labelled.of_set(load_labelled(str(source), data_dir, split=split))
+            raise InputError(f"--labels is for own series; {source} has labels of its own")
+        return LabelledRecordings.of_set(load_labelled(str(source), data_dir, split=split))
     path = Path(source)
     if not path.exists() and not path.suffix:
         try:
@@ -203,40 +221,43 @@ def open_labelled(
             raise InputError(f"there is no file or folder {path}; {error}") from error
     recordings = read_recordings(path, covariates=covariates)
     if y is None:
-        raise InputError(f"{path} has no labels; give them with --y, or a data set's name")
+        raise InputError(f"{path} has no labels; give them with --labels, or a data set's name")
     if split != "official":
         raise InputError(f"split is for data sets by name; {path} is trained on whole")
-    there, labels = known_labels(labels_for(recordings, path, y))
+    labelled, labels = drop_missing_labels(labels_for(recordings, path, y))
     check_labels(labels, len(labels))
     classes, numbers = np.unique(labels, return_inverse=True)
-    chosen = [r for r, known in zip(recordings, there, strict=True) if known]
-    return Labelled(chosen, numbers, tuple(map(str, classes)), noted={"name": path.name})
+    chosen = [r for r, has_label in zip(recordings, labelled, strict=True) if has_label]
+    return LabelledRecordings(chosen, numbers, tuple(map(str, classes)), source={"name": path.name})
 
 
-def choose_parts(data: Labelled, *, labels: str, label_seed: int, validation: float) -> Parts:
-    """Rows held out by recording, or by class where every series is its own; then the labels."""
+def split_rows(
+    data: LabelledRecordings, *, label_share: str, label_seed: int, validation: float
+) -> RowSplit:
+    """Hold out recordings, or a share of each class where these are unknown; draw labels."""
     check_labels(data.y, len(data.recordings))
     rows = np.arange(len(data.y))
     held = np.zeros(len(rows), dtype=bool)
     if validation:
         held[_hold_out(data, validation, label_seed)] = True
-    known = rows[~held]
-    lost = np.setdiff1d(data.y, data.y[known])
-    if len(lost):
-        name, count = data.classes[lost[0]], int((data.y == lost[0]).sum())
+    train = rows[~held]
+    missing = np.setdiff1d(data.y, data.y[train])
+    if len(missing):
+        name, count = data.classes[missing[0]], int((data.y == missing[0]).sum())
         raise InputError(
-            f"with {validation:g} of the rows held out none of class {name}, which has {count}, is "
-            "left to learn from; "
+            f"with {validation:g} of the rows held out, none of class {name}, which has {count}, "
+            "is left to train on; "
             + ("leave the class out" if count == 1 else "set a smaller finetune.validation")
         )
-    learnt = known
-    if labels != "all":
-        drawn = draw_labels(data.y[known], parse_amount(labels), label_seed, classes=data.classes)
-        learnt = known[drawn]
-    return Parts(known, learnt, rows[held])
+    labelled = train
+    if label_share != "all":
+        amount = parse_amount(label_share)
+        drawn = draw_labels(data.y[train], amount, label_seed, classes=data.classes)
+        labelled = train[drawn]
+    return RowSplit(train, labelled, rows[held])
 
 
-def _hold_out(data: Labelled, share: float, seed: int) -> np.ndarray:
+def _hold_out(data: LabelledRecordings, share: float, seed: int) -> np.ndarray:
     if any(recording.origin is None for recording in data.recordings):
         return draw_labels(data.y, share, seed)
     origins = np.array([str(recording.origin) for recording in data.recordings])

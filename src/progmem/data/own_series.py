@@ -1,14 +1,19 @@
-"""A user's own series to forecast: values and dates from arrays or tables.
+"""A user's own series to forecast: values and dates from arrays, tables or files.
 
 Shapes: T samples, F columns.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from progmem.data.dates import regular_dates
+from progmem.data import datasets
+from progmem.data.dates import by_date, regular_dates
+from progmem.data.forecast_sets import VARIANTS
+from progmem.data.reader import read_csv
+from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.series import as_array
 
@@ -16,16 +21,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Dated(NamedTuple):
-    """A series as it was understood."""
+class DatedValues(NamedTuple):
+    """The values, column names and dates of a series."""
 
     values: np.ndarray  # (T, F), NaN where missing
     columns: tuple[str, ...]
     dates: "pd.DatetimeIndex"
 
 
-def take(series: Any, dates: Any = None) -> Dated:
-    """A user's series, checked: numbers, at most two axes, one regular date a sample."""
+def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
+    """A user's series, checked: numbers, at most two axes, one regular date per sample."""
     import pandas as pd
 
     if isinstance(series, pd.Series):
@@ -49,8 +54,8 @@ def take(series: Any, dates: Any = None) -> Dated:
         raise InputError("the series is indexed by other dates than those given; leave those out")
     columns = tuple(map(str, series.columns))
     if len(set(columns)) < len(columns):
-        twice = next(name for name in columns if columns.count(name) > 1)
-        raise InputError(f"columns must have names of their own; {twice!r} is there twice")
+        duplicate = next(name for name in columns if columns.count(name) > 1)
+        raise InputError(f"columns must have different names; {duplicate!r} is there twice")
     kinds = pd.api.types
     for column in series.columns:
         kind = series[column].dtype
@@ -58,10 +63,33 @@ def take(series: Any, dates: Any = None) -> Dated:
             raise InputError(f"column {column} must hold real numbers, got {kind}")
     if not series.shape[1]:
         raise InputError("the series has no columns")
-    values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))  # one of our own
+    values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))  # a copy
     if np.isinf(values).any():
         row, place = np.argwhere(np.isinf(values))[0]
         raise InputError(
             f"column {series.columns[place]} is infinite at {index[row]}; mark missing by NaN"
         )
-    return Dated(values, columns, index)
+    return DatedValues(values, columns, index)
+
+
+def read_dated(source: str, data_dir: Path | None = None) -> "pd.DataFrame":
+    """A table indexed by date: a .csv file with a column date, or a data set by its name."""
+    import pandas as pd
+
+    if source in VARIANTS:
+        series = datasets.load(VARIANTS[source].file, data_dir)
+        assert isinstance(series, DatedSeries)
+        table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
+        return table if VARIANTS[source].form != "target" else table[[series.target]]
+    path = Path(source)
+    if path.suffix.lower() != ".csv":
+        raise InputError(
+            f"give a .csv file with a column date, or one of {', '.join(VARIANTS)}; got {source}"
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        read = read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    return by_date(read, str(path))

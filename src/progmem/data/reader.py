@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 MISSING = ("", "nan", "-nan", "na", "n/a", "#n/a", "#na", "<na>", "null", "none")  # as in pandas
 
 
-class Layout(NamedTuple):
-    """What the first lines of a file tell."""
+class CsvLayout(NamedTuple):
+    """What the first lines of a .csv file show."""
 
-    named: bool  # the first holds the names of columns
-    several: bool  # columns, so that a blank line is no sample
+    has_header: bool  # the first line holds the names of columns
+    several_columns: bool  # then a blank line is no sample
 
 
-def layout(path: Path, *, wide: bool = False) -> Layout:
-    """Whether the first line of a file holds names: not numbers, or such as count the columns.
+def csv_layout(path: Path, *, wide: bool = False) -> CsvLayout:
+    """Whether the first line of a file is a header: texts, or numbers that count the columns.
 
-    0, 1, 2, … is what pandas writes above a table without names. Above a ``wide`` one, a column a
-    sample, any numbers in equal steps can stand: times, or wave lengths. Where the next line goes
-    on like that, both are samples.
+    0, 1, 2, … is what pandas writes above a table without names. The header of a ``wide`` table,
+    which has one column per sample, may hold any numbers in equal steps, such as times or wave
+    lengths. Where the next line is like that too, both are samples.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
@@ -49,30 +49,32 @@ def layout(path: Path, *, wide: bool = False) -> Layout:
         lines = [line for line in lines if line]
     first, second = ([_number(cell) for cell in line] for line in [*lines, [], []][:2])
     if None in first:
-        return Layout(True, several)
-    if len(first) > 1 and lines[0][0] == "" and second and _label(second[0]):  # pandas' index
-        return Layout(_counts(first[1:]), several)
-    above = _climbs(first) and (wide or _counts(first))
-    return Layout(above and second != [] and not _climbs(second), several)
+        return CsvLayout(True, several)
+    if (
+        len(first) > 1 and lines[0][0] == "" and second and _may_be_row_name(second[0])
+    ):  # pandas' index
+        return CsvLayout(_is_range(first[1:]), several)
+    counts = _evenly_increasing(first) and (wide or _is_range(first))
+    return CsvLayout(counts and second != [] and not _evenly_increasing(second), several)
 
 
-def _climbs(numbers: list[float | None]) -> bool:
+def _evenly_increasing(numbers: list[float | None]) -> bool:
     """Whether these are at least three numbers in equal steps upwards."""
     steps = np.diff(np.array(numbers, dtype=float))
     return bool(len(steps) > 1 and steps[0] > 0 and np.allclose(steps, steps[0], atol=0))
 
 
-def _label(number: float | None) -> bool:
-    """Whether a row may be called that: a whole number, or text."""
+def _may_be_row_name(number: float | None) -> bool:
+    """Whether a cell may be the name of a row: a whole number, or text."""
     return number is None or number.is_integer()
 
 
-def _counts(numbers: list[float | None]) -> bool:
+def _is_range(numbers: list[float | None]) -> bool:
     return numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
 
 
 def _number(cell: str) -> float | None:
-    """What a cell holds, NaN if nothing; None if that is no number."""
+    """The number in a cell, NaN if it is empty; None if it is not a number."""
     try:
         return float("nan") if cell.strip().lower() in MISSING else float(cell)
     except ValueError:
@@ -82,8 +84,8 @@ def _number(cell: str) -> float | None:
 def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
     """A .csv file as pandas reads it; ValueError where that would mix up or add columns.
 
-    Of rows with more cells than the header pandas by itself takes the first cells for an index, and
-    puts every other under the next name; empty cells at the end of rows are dropped instead.
+    Where rows have more cells than the header, pandas would take the first cells for an index and
+    shift the others by a column. Empty cells at the end of all rows are dropped.
     """
     import pandas as pd
 
@@ -111,13 +113,13 @@ SUFFIXES = (".npy", ".npz", ".csv")
 
 
 class Recording(NamedTuple):
-    """One recording, or a piece of one, and what to call it."""
+    """One recording, or a piece of one, with its name."""
 
     name: str
     values: Any  # (L, C) array, perhaps memory-mapped
     origin: str | None = None  # the recording a piece was cut from
     start: int = 0  # the sample of ``origin`` it begins at
-    columns: tuple[str, ...] = ()  # what its file calls the channels
+    columns: tuple[str, ...] = ()  # the names of the channels in its file
 
 
 def read_recordings(path: Path, *, covariates: bool = True) -> list[Recording]:
@@ -149,7 +151,7 @@ def read_recordings(path: Path, *, covariates: bool = True) -> list[Recording]:
 
 
 def without_covariates(recordings: Sequence[Recording]) -> list[Recording]:
-    """Dated series by their values alone; others as they are."""
+    """Dated series without their time covariates; others as they are."""
     first = len(COVARIATES)
     return [
         r._replace(values=r.values[:, first:], columns=r.columns[first:])
@@ -174,8 +176,8 @@ def _check_channels(recordings: Sequence[Recording]) -> None:
             )
 
 
-def described(recordings: Sequence[Recording]) -> str:
-    """What there is to train on, in a line."""
+def summarise(recordings: Sequence[Recording]) -> str:
+    """The number, lengths and channels of recordings, in one line."""
     lengths = [len(recording.values) for recording in recordings]
     least, most = min(lengths), max(lengths)
     columns = columns_of(recordings)
@@ -187,12 +189,12 @@ def described(recordings: Sequence[Recording]) -> str:
 
 
 def columns_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
-    """What files call the channels, where one does."""
+    """The names of the channels, from the first file that has them."""
     return next((recording.columns for recording in recordings if recording.columns), ())
 
 
 def check_order(name: str, columns: Sequence[str], others: Sequence[Recording]) -> None:
-    """Refuse recordings with a column of ``name`` at another place: channels would be mixed up."""
+    """Refuse recordings with a column of ``name`` in another position: channels would be mixed."""
     for other in others:
         for first, here in zip(columns, other.columns, strict=False):
             if here != first and here in columns:
@@ -225,12 +227,12 @@ def _read_file(path: Path) -> Iterator[Recording]:
 
 
 def _refuse_labels(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Refuse a vector with a number for each series of another array: it is no recording."""
+    """Refuse a vector as long as another array has series: it holds labels, not a recording."""
     for name, array in arrays.items():
         if array.ndim == 1 and any(a.ndim == 3 and len(a) == len(array) for a in arrays.values()):
             raise InputError(
                 f"{path}: {name} {array.shape} looks like labels; an .npz file holds recordings "
-                "only, labels go into a file of their own, given with --y"
+                "only, labels go into a file of their own, given with --labels"
             )
 
 
@@ -250,15 +252,15 @@ def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
 
 
 def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """One column a channel, a header or none, empty for missing.
+    """The values and column names of a file with one column per channel; empty cells are missing.
 
-    A column ``date`` becomes the time covariates, before the others. The second is the header.
+    A column ``date`` becomes the time covariates, which come before the others.
     """
     import pandas as pd
 
-    named, several = layout(path)
-    # in a file of one channel a blank line is a gap
-    table = read_csv(path, header=0 if named else None, skip_blank_lines=several)
+    has_header, several_columns = csv_layout(path)
+    # in a file of one channel a blank line is a missing sample
+    table = read_csv(path, header=0 if has_header else None, skip_blank_lines=several_columns)
     if not len(table):
         raise InputError(f"{path} has no rows below its header")
     dates = None
@@ -271,7 +273,7 @@ def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
             f"{path} must hold numbers only; column {', '.join(bad)} does not{_hint(bad)}"
         )
     values = table.to_numpy(dtype=np.float64)
-    columns = tuple(map(str, table.columns)) if named else ()
+    columns = tuple(map(str, table.columns)) if has_header else ()
     if dates is None:
         return values, columns
     return np.concatenate([time_covariates(dates), values], axis=1), (*COVARIATES, *columns)

@@ -10,7 +10,7 @@ import numpy as np
 
 from progmem.data.reader import Recording
 
-SAMPLING_RATE = 50.0  # samples a second
+SAMPLING_RATE = 50.0  # samples per second
 TEST_SUBJECTS = (8, 9, 10)
 
 

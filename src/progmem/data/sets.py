@@ -1,4 +1,4 @@
-"""What a data set is once it is loaded.
+"""The content of a data set once it is loaded.
 
 Shapes: R series, L samples, C channels. Arrays are (cases, channels, time), as in aeon and sktime.
 """
@@ -15,7 +15,7 @@ class LabelledSet:
     """Training and test series with their classes.
 
     Where it is known, ``recording`` says which recording a series was cut from and ``start`` at
-    which sample: series that share samples must not be taken for strangers.
+    which sample: series that share samples must not be used as negatives of each other.
     """
 
     name: str

@@ -12,10 +12,10 @@ from progmem.errors import InputError
 def open_source(
     source: str | Path, data_dir: str | Path | None, split: str, *, covariates: bool = True
 ) -> tuple[Sequence[Recording], dict[str, str]]:
-    """The recordings, of a set the training rows of its ``split``; and a note of what they are.
+    """The recordings, for a set the training rows of its ``split``, and the name of their source.
 
-    Of a dated series they begin with the time ``covariates``, if those are wanted. A set's name
-    wins over a folder of that name, which can be given as ./NAME.
+    Dated series begin with the time ``covariates``, unless these are switched off. A set's name
+    takes precedence over a folder of that name, which can be given as ./NAME.
     """
     path = Path(source)
     named = str(source) in FILES or str(source) in VARIANTS
@@ -23,12 +23,12 @@ def open_source(
         if split != "official":
             raise InputError(f"split is for data sets by name; {path} is trained on whole")
         return read_recordings(path, covariates=covariates), {"name": path.name}
-    noted = {"name": str(source), "split": split}
+    origin = {"name": str(source), "split": split}
     if str(source) in VARIANTS:
         if split != "official":
             raise InputError(f"{source} has its own split by date, and no other")
         recordings = forecast_set(str(source), data_dir).training_recordings()
-        return recordings if covariates else without_covariates(recordings), noted
+        return recordings if covariates else without_covariates(recordings), origin
     try:
         name = check_name(str(source), data_dir)
     except InputError as error:
@@ -36,4 +36,4 @@ def open_source(
     if name not in LABELLED:
         ways = [way for way, variant in VARIANTS.items() if variant.file == name]
         raise InputError(f"{name} is trained on as {' or '.join(ways)}, which says what it is for")
-    return load_labelled(name, data_dir, split=split).training_recordings(), noted
+    return load_labelled(name, data_dir, split=split).training_recordings(), origin

@@ -1,6 +1,6 @@
-"""Which rows of a file are trained on and which are tested on, and what is done to them.
+"""The splits of the data sets into training and test rows, and their scaling.
 
-A file's rows are numbered through, training rows first; a split is two arrays of such numbers.
+The rows of a file are numbered, training rows first; a split is two arrays of such numbers.
 Every set has "official" and "validation"; beside them
 - HAR: "tstcc_validation", TS-TCC's 5,881 + 1,471 training rows. Neighbouring windows share half
   their samples and fall on both sides: it leaks. "validation" holds out whole subjects.
@@ -24,7 +24,7 @@ Arrays = dict[str, np.ndarray]
 Rows = tuple[np.ndarray, np.ndarray]  # trained on, tested on
 
 HELD_OUT = 0.2  # share of rows or groups
-EPILEPSY_PIECE = 178  # samples; a recording was cut into 23 of them
+EPILEPSY_CHUNK = 178  # samples; a recording was cut into 23 chunks
 
 
 def official(arrays: Arrays) -> Rows:
@@ -97,11 +97,11 @@ def _fifth_of_recordings(recording: np.ndarray, which: int) -> np.ndarray:
     return np.concatenate(chosen)
 
 
-COMMON: dict[str, Callable[[Arrays], Rows]] = {
+COMMON_SPLITS: dict[str, Callable[[Arrays], Rows]] = {
     "official": official,
     "validation": validation,
 }
-OWN: dict[str, dict[str, Callable[[Arrays], Rows]]] = {
+OWN_SPLITS: dict[str, dict[str, Callable[[Arrays], Rows]]] = {
     "HAR": {"validation": har_validation, "tstcc_validation": har_tstcc},
     "Epilepsy": {
         "validation": epilepsy_validation,
@@ -114,10 +114,10 @@ OWN: dict[str, dict[str, Callable[[Arrays], Rows]]] = {
 
 
 def options_of(name: str, **chosen: str) -> dict[str, tuple[str, ...]]:
-    """The values each option of a set can have; one that is not among them is refused."""
+    """The values that each option of a set can have; others are refused."""
     epilepsy = name == "Epilepsy"
     known = {
-        "split": tuple(COMMON | OWN.get(name, {})),
+        "split": tuple(COMMON_SPLITS | OWN_SPLITS.get(name, {})),
         "scaling": ("none", "tstcc") if epilepsy else ("none",),
         "labels": ("paper", "five") if epilepsy else ("paper",),
     }
@@ -129,14 +129,14 @@ def options_of(name: str, **chosen: str) -> dict[str, tuple[str, ...]]:
 
 
 def same_rows(name: str, one: str, other: str) -> bool:
-    """Whether two splits of a set are one under two names, as FordB's official and the paper's."""
-    known = COMMON | OWN.get(name, {})
+    """Whether two names of splits mean the same rows, as "official" and "paper_table" of FordB."""
+    known = COMMON_SPLITS | OWN_SPLITS.get(name, {})
     return one == other or known.get(one) is known[other]
 
 
 def choose_rows(name: str, arrays: Arrays, *, split: str, scaling: str, labels: str) -> LabelledSet:
     """The set of a file's arrays, with its training and test rows as ``split`` says."""
-    train, test = (COMMON | OWN.get(name, {}))[split](arrays)
+    train, test = (COMMON_SPLITS | OWN_SPLITS.get(name, {}))[split](arrays)
     x = np.concatenate([arrays["X_train"], arrays["X_test"]])  # (rows, L, C)
     if scaling == "tstcc":
         low, high = (arrays[f"column_{end}"].astype(np.float32)[:, None] for end in ("min", "max"))
@@ -145,7 +145,7 @@ def choose_rows(name: str, arrays: Arrays, *, split: str, scaling: str, labels: 
     if name == "Epilepsy" and labels == "paper":
         key, classes = "y_{}_binary", ("seizure", "other")
     y = np.concatenate([arrays[key.format(part)] for part in ("train", "test")])
-    recording, start = _places(name, arrays)
+    recording, start = _recordings_and_starts(name, arrays)
     x = x.transpose(0, 2, 1)  # (rows, C, L)
     return LabelledSet(
         name, split, x[train], y[train], x[test], y[test], classes,
@@ -154,8 +154,10 @@ def choose_rows(name: str, arrays: Arrays, *, split: str, scaling: str, labels: 
     )  # fmt: skip
 
 
-def _places(name: str, arrays: Arrays) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The recording of each row and its first sample there, where a file tells."""
+def _recordings_and_starts(
+    name: str, arrays: Arrays
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The recording of each row and its first sample in it, where the file has them."""
 
     def both(key: str) -> np.ndarray:
         return np.concatenate([arrays[f"{key}_train"], arrays[f"{key}_test"]])
@@ -165,5 +167,5 @@ def _places(name: str, arrays: Arrays) -> tuple[np.ndarray | None, np.ndarray | 
         pairs = zip(both("subject"), both("experiment"), strict=True)
         return np.array([f"{s}-{e}" for s, e in pairs]), both("start").astype(np.int64)
     if name == "Epilepsy":
-        return both("recording"), (both("chunk").astype(np.int64) - 1) * EPILEPSY_PIECE
+        return both("recording"), (both("chunk").astype(np.int64) - 1) * EPILEPSY_CHUNK
     return None, None

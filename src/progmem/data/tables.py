@@ -1,4 +1,4 @@
-"""Whatever holds a user's series, as cases of (channels, time): arrays, lists, tables, files.
+"""A user's series as cases of (channels, time): from arrays, lists, tables or files.
 
 Shapes: R cases, C channels, L samples. NaN is missing.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.data.reader import layout, read_csv
+from progmem.data.reader import csv_layout, read_csv
 from progmem.errors import InputError
 from progmem.series import as_array
 
@@ -25,7 +25,7 @@ class Columns(NamedTuple):
     label: str | None
 
     def refuse(self, source: str) -> None:
-        """What is no table has no columns."""
+        """Refuse names of columns where there is no table."""
         for name, column in self._asdict().items():
             if column is not None:
                 raise InputError(f"{name} names a column, but there is no table, got {source}")
@@ -66,7 +66,7 @@ def split_table(table: Any, columns: Columns) -> tuple[list[np.ndarray], np.ndar
         if bool((mixed > 1).any()):
             raise InputError(f"case {mixed.idxmax()} has more than one {label!r}")
         y = labels.first().to_numpy()
-    order = list(dict.fromkeys(table[case]))  # as they first come
+    order = list(dict.fromkeys(table[case]))  # of first appearance
     if time is not None:
         table = table.copy(deep=False)
         table[time] = _times(table[time])
@@ -146,11 +146,11 @@ def as_collection(
 
     Args:
         source: numpy or torch (cases, channels, time) or (cases, time); a list of (channels, time)
-            or (time,) of any lengths, or of tables with a column a channel; a DataFrame; a path to
-            .npy, .csv or .parquet (read as an array or a DataFrame), .ts, .tsv or .arff (read by
+            or (time,) of any lengths, or of tables with one column per channel; a DataFrame; a path
+            to .npy, .csv or .parquet (read as an array or a DataFrame), .ts, .tsv or .arff (read by
             aeon).
-        case: the column that tells the cases of a long table apart, one row a sample. Without it a
-            table is wide: one row a case, one column a sample.
+        case: the column that names the case in a long table, which has one row per sample. Without
+            it a table is wide: one row per case, one column per sample.
         time: the column a case's rows are ordered by, numbers or dates (as text: year first);
             without it they are in order.
         channel: in a table of one row per case, time and channel: the column that names the
@@ -178,7 +178,7 @@ def _from_list(series: Any, y: np.ndarray | None) -> Collection:
     for i, one in enumerate(series):
         array = _as_numpy(one, f"case {i}")
         if hasattr(one, "columns"):
-            array = array.T  # a table has a column a channel
+            array = array.T  # a table has one column per channel
         if array.ndim not in (1, 2):
             raise InputError(f"case {i} must be (channels, time), got shape {array.shape}")
         cases.append(np.atleast_2d(array))
@@ -201,7 +201,7 @@ def _read(path: Path, columns: Columns) -> Collection:
             return as_collection(np.load(path, allow_pickle=False), **columns._asdict())
         if path.suffix in (".csv", ".parquet"):
             if path.suffix == ".csv":
-                table = read_csv(path, header=0 if layout(path, wide=True).named else None)
+                table = read_csv(path, header=0 if csv_layout(path, wide=True).has_header else None)
             else:
                 import pandas as pd
 
@@ -242,7 +242,7 @@ def _stacked(cases: list[np.ndarray]) -> Any:
 
 
 def _collection(x: Any, y: np.ndarray | None) -> Collection:
-    """What all sources end in; one without values is refused."""
+    """A collection, refused where a series has no values."""
     if not len(x):
         raise InputError("there are no series; give at least one")
     for i, one in enumerate(x):

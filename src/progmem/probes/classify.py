@@ -1,7 +1,7 @@
 """Few-label classification: support vector machines on frozen features, over draws of the labels.
 
-Two kernels, linear and RBF, with C fixed or cross-validated. The encoder to beat is the untrained
-one: the same shape and normalisation, weights as they were drawn.
+Two kernels, linear and RBF, with C fixed or cross-validated. The baseline is the untrained encoder:
+the same shape and normalisation, with the weights of its initialisation.
 
 Shapes: R series, D features, n labelled series, V support vectors, Y classes,
 P = Y (Y - 1) / 2 pairs of classes, B series to classify.
@@ -29,22 +29,22 @@ from progmem.model.pmt import PMT
 from progmem.pooling import POOLINGS, pool
 
 
-def untrained_twin(model: PMT, seed: int = 0) -> PMT:
-    """A PMT like ``model`` that has learnt nothing but the channels' statistics."""
+def untrained_copy(model: PMT, seed: int = 0) -> PMT:
+    """A PMT like ``model`` with freshly drawn weights and the same channel statistics."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        twin = PMT(model.cfg)
-    twin.stats.load_state_dict(model.stats.state_dict())
-    return twin.to(model.tokenizer.conv.weight.device).eval()
+        copy = PMT(model.cfg)
+    copy.stats.load_state_dict(model.stats.state_dict())
+    return copy.to(model.tokenizer.conv.weight.device).eval()
 
 
 FIXED_C = {"linear": 0.01, "rbf": 10.0}
-GRID = tuple(10.0**power for power in range(-4, 5))  # as SoftCLT's; of a tie the first is taken
+C_GRID = tuple(10.0**power for power in range(-4, 5))  # as SoftCLT's; the first wins a tie
 FOLDS = 5
-MOST_IN_GRAM = 4_000  # labelled series whose products are kept: 128 MB
+MAX_GRAM_SIZE = 4_000  # labelled series whose products are kept: 128 MB
 
 
-class Head(NamedTuple):
+class SvmHead(NamedTuple):
     """A kernel, and whether its C is chosen by cross-validation inside the labelled series."""
 
     kernel: str
@@ -52,19 +52,19 @@ class Head(NamedTuple):
 
 
 HEADS = {
-    "linear": Head("linear", True),  # the headline
-    "linear, fixed C": Head("linear", False),
-    "rbf": Head("rbf", True),
-    "rbf, fixed C": Head("rbf", False),
+    "linear": SvmHead("linear", True),  # the headline
+    "linear, fixed C": SvmHead("linear", False),
+    "rbf": SvmHead("rbf", True),
+    "rbf, fixed C": SvmHead("rbf", False),
 }
 
 
-class Machine(NamedTuple):
-    """A fitted machine and the scaling of its features, as arrays: all that prediction needs.
+class FittedSvm(NamedTuple):
+    """A fitted SVM and the scaling of its features, as arrays: all that prediction needs.
 
-    It decides as scikit-learn's SVC does. Each pair of classes i < j has a machine of its own,
-    which uses the support vectors of both: positive values vote for i. SVC has it the other way
-    round where there are only two classes.
+    It predicts as scikit-learn's SVC does. Each pair of classes i < j has a binary classifier that
+    uses the support vectors of both: positive values vote for i. Where there are only two classes,
+    SVC has the opposite sign.
     """
 
     mean: np.ndarray  # (D,)
@@ -78,7 +78,7 @@ class Machine(NamedTuple):
     classes: np.ndarray  # (Y,), in order
 
     @classmethod
-    def of(cls, scaler: StandardScaler, svc: SVC) -> "Machine":
+    def from_sklearn(cls, scaler: StandardScaler, svc: SVC) -> "FittedSvm":
         return cls(
             scaler.mean_, scaler.scale_, svc.support_vectors_, svc.dual_coef_, svc.intercept_,
             svc.n_support_.astype(np.int64), svc.kernel, svc.gamma, svc.classes_,
@@ -90,26 +90,26 @@ class Machine(NamedTuple):
         return (features - mean) / scale
 
     def decision_function(self, features: np.ndarray) -> np.ndarray:
-        """(B, Y): votes, and within less than half a vote how clear they were.
+        """(B, Y): the votes of each class, plus its confidence as less than half a vote.
 
-        Of two classes (B,), positive for the second one.
+        With two classes (B,), positive for the second one.
         """
-        pairs = self._pairs(features)
+        pairs = self._pairwise(features)
         Y = len(self.classes)
         if Y == 2:
             return pairs[:, 0]
-        votes, clear = np.zeros((len(pairs), Y)), np.zeros((len(pairs), Y))
+        votes, confidence = np.zeros((len(pairs), Y)), np.zeros((len(pairs), Y))
         for p, (i, j) in enumerate(combinations(range(Y), 2)):
             for_second = pairs[:, p] < 0
             votes[:, i] += ~for_second
             votes[:, j] += for_second
-            clear[:, i] += pairs[:, p]
-            clear[:, j] -= pairs[:, p]
-        return votes + clear / (3 * (np.abs(clear) + 1))
+            confidence[:, i] += pairs[:, p]
+            confidence[:, j] -= pairs[:, p]
+        return votes + confidence / (3 * (np.abs(confidence) + 1))
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """The class with the most votes (B,), of equals the first."""
-        pairs = self._pairs(features)
+        """The class with the most votes (B,); the first wins a tie."""
+        pairs = self._pairwise(features)
         Y = len(self.classes)
         if Y == 2:
             return self.classes[(pairs[:, 0] >= 0).astype(int)]
@@ -120,21 +120,21 @@ class Machine(NamedTuple):
             votes[:, j] += ~for_first
         return self.classes[votes.argmax(1)]
 
-    def _pairs(self, features: np.ndarray) -> np.ndarray:
-        """The values (B, P) of the machines of all pairs of classes."""
+    def _pairwise(self, features: np.ndarray) -> np.ndarray:
+        """The decision values (B, P) of all pairs of classes."""
         x = self.scaled(features).astype(np.float64)
-        similar = x @ self.support.T  # (B, V)
+        kernel = x @ self.support.T  # (B, V)
         if self.kernel == "rbf":
-            square = (x**2).sum(1)[:, None] + (self.support**2).sum(1) - 2 * similar
-            similar = np.exp(-self.gamma * square)
+            square = (x**2).sum(1)[:, None] + (self.support**2).sum(1) - 2 * kernel
+            kernel = np.exp(-self.gamma * square)
         ends = self.counts.cumsum()
         of = [slice(end - count, end) for end, count in zip(ends, self.counts, strict=True)]
         if len(self.classes) == 2:  # one row of coefficients for both
-            return similar @ self.dual.T + self.intercept
+            return kernel @ self.dual.T + self.intercept
         return np.stack(
             [
-                similar[:, of[i]] @ self.dual[j - 1, of[i]]
-                + similar[:, of[j]] @ self.dual[i, of[j]]
+                kernel[:, of[i]] @ self.dual[j - 1, of[i]]
+                + kernel[:, of[j]] @ self.dual[i, of[j]]
                 + self.intercept[p]
                 for p, (i, j) in enumerate(combinations(range(len(self.classes)), 2))
             ],
@@ -142,10 +142,10 @@ class Machine(NamedTuple):
         )
 
 
-def fit_svm(x: np.ndarray, y: np.ndarray, head: Head) -> SVC:
-    """A fitted machine on standardised features (n, D).
+def fit_svm(x: np.ndarray, y: np.ndarray, head: SvmHead) -> SVC:
+    """An SVM fitted on standardised features (n, D).
 
-    C is the fixed one where the smallest class has one label: there is nothing to validate on.
+    C is fixed where the smallest class has one label: there is nothing to validate on.
     """
     smallest = int(np.unique(y, return_counts=True)[1].min())
     c = FIXED_C[head.kernel]
@@ -155,37 +155,37 @@ def fit_svm(x: np.ndarray, y: np.ndarray, head: Head) -> SVC:
 
 
 def _gamma(x: np.ndarray) -> float:
-    """What SVC calls "scale", as a number that can be kept."""
+    """What SVC calls "scale", as a number that can be saved."""
     variance = x.astype(np.float64).var()
     return float(1 / (x.shape[1] * variance)) if variance else 1.0
 
 
 def _validated_c(x: np.ndarray, y: np.ndarray, kernel: str, *, folds: int) -> float:
-    """The best C of the grid by accuracy; of equally good values the smallest.
+    """The C of the grid with the best accuracy; the smallest of equally good ones.
 
-    A kernel given as a function is worked out by one product of matrices, which libsvm's own are
-    not: the same C in a half to a quarter of the time.
+    A kernel that is given as a function is computed by one matrix product, which libsvm's own
+    kernels are not: the same C in a half to a quarter of the time.
     """
-    machine = SVC(kernel=KERNELS[kernel] if len(x) <= MOST_IN_GRAM else kernel)
+    svc = SVC(kernel=KERNELS[kernel] if len(x) <= MAX_GRAM_SIZE else kernel)
     split = StratifiedKFold(folds, shuffle=True, random_state=0)
-    search = GridSearchCV(machine, {"C": GRID}, cv=split, refit=False)
+    search = GridSearchCV(svc, {"C": C_GRID}, cv=split, refit=False)
     return float(search.fit(x.astype(np.float64), y).best_params_["C"])
 
 
-def _rbf(x: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """The kernel of ``SVC(kernel="rbf")``, whose width is that of the series it is fitted on."""
-    return rbf_kernel(x, seen, gamma=1 / (seen.shape[1] * (seen.var() or 1.0)))  # (m, n)
+def _rbf(x: np.ndarray, fitted: np.ndarray) -> np.ndarray:
+    """The kernel of ``SVC(kernel="rbf")``, whose width comes from the series it is fitted on."""
+    return rbf_kernel(x, fitted, gamma=1 / (fitted.shape[1] * (fitted.var() or 1.0)))  # (m, n)
 
 
 KERNELS = {"linear": linear_kernel, "rbf": _rbf}
 
 
-LABELS: tuple[Amount, ...] = (0.01, 0.05)
+LABEL_SHARES: tuple[Amount, ...] = (0.01, 0.05)
 SEEDS = tuple(range(5))
 
 
-class Scores(NamedTuple):
-    """One value a draw of labels."""
+class LabelScores(NamedTuple):
+    """One value per draw of labels."""
 
     accuracy: np.ndarray  # (draws,)
     macro_f1: np.ndarray  # (draws,)
@@ -199,49 +199,49 @@ def classify(
     test: np.ndarray,
     test_y: np.ndarray,
     *,
-    labels: Amount,
+    label_share: Amount,
     seeds: Sequence[int] = SEEDS,
     head: str = "linear",
-) -> Scores:
-    """Scores on all test features (R, D) of machines that saw some labels of the training ones.
+) -> LabelScores:
+    """Scores on all test features (R, D) of SVMs fitted on some labelled training features.
 
-    Features are standardised by all training series: that needs no labels.
+    Features are standardised by all training series, which needs no labels.
     """
     check_labels(y, len(train))
     check_labels(test_y, len(test), classes=1)
     scaler = StandardScaler().fit(train)  # refuses what is not finite
     train, test = scaler.transform(train), scaler.transform(test)
-    found = []
+    scores = []
     for seed in seeds:
-        rows = draw_labels(y, labels, seed)
-        # hundreds of fits of a millisecond: their own checks would take half the time
+        rows = draw_labels(y, label_share, seed)
+        # in hundreds of fits of a millisecond, scikit-learn's checks would take half the time
         with config_context(assume_finite=True, skip_parameter_validation=True):
-            machine = fit_svm(train[rows], y[rows], HEADS[head])
-            predicted = machine.predict(test)
+            svc = fit_svm(train[rows], y[rows], HEADS[head])
+            predicted = svc.predict(test)
         macro, weighted = (
             float(f1_score(test_y, predicted, average=kind)) for kind in ("macro", "weighted")
         )
-        found.append((float((predicted == test_y).mean()), macro, weighted, machine.C))
-    return Scores(*np.array(found).T)
+        scores.append((float((predicted == test_y).mean()), macro, weighted, svc.C))
+    return LabelScores(*np.array(scores).T)
 
 
 def probe_set(
     encoder: Encoder,
     data: LabelledSet,
     *,
-    labels: Sequence[Amount] = LABELS,
+    label_shares: Sequence[Amount] = LABEL_SHARES,
     seeds: Sequence[int] = SEEDS,
     poolings: Sequence[str] = tuple(POOLINGS),
     heads: Sequence[str] = tuple(HEADS),
 ) -> dict[str, Any]:
     """Every score of an encoder on a set, and the labelled rows of every draw, for a json file.
 
-    Test series meet the frozen encoder and the fitted machines, nothing else.
+    Nothing but the frozen encoder and the fitted SVMs is applied to test series.
     """
     train, test = (
         pool(encoder, x.transpose(0, 2, 1), poolings) for x in (data.X_train, data.X_test)
     )
-    return probe_features(train, test, data, labels=labels, seeds=seeds, heads=heads)
+    return probe_features(train, test, data, label_shares=label_shares, seeds=seeds, heads=heads)
 
 
 def probe_features(
@@ -249,26 +249,28 @@ def probe_features(
     test: Mapping[str, np.ndarray],
     data: LabelledSet,
     *,
-    labels: Sequence[Amount] = LABELS,
+    label_shares: Sequence[Amount] = LABEL_SHARES,
     seeds: Sequence[int] = SEEDS,
     heads: Sequence[str] = tuple(HEADS),
 ) -> dict[str, Any]:
-    """`probe_set` for features (R, D) that are there already, by the name of their pooling."""
-    cells = [(pooling, amount, head) for pooling in train for amount in labels for head in heads]
+    """`probe_set` for features (R, D) that are already computed, by the name of their pooling."""
+    cells = [
+        (pooling, share, head) for pooling in train for share in label_shares for head in heads
+    ]
     found = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")(
         delayed(classify)(
             train[pooling], data.y_train, test[pooling], data.y_test,
-            labels=amount, seeds=seeds, head=head,
+            label_share=share, seeds=seeds, head=head,
         )
-        for pooling, amount, head in cells
+        for pooling, share, head in cells
     )  # fmt: skip
     scores: dict[str, Any] = {}
-    for (pooling, amount, head), one in zip(cells, found, strict=True):
-        place = scores.setdefault(pooling, {}).setdefault(amount_name(amount), {})
+    for (pooling, share, head), one in zip(cells, found, strict=True):
+        place = scores.setdefault(pooling, {}).setdefault(amount_name(share), {})
         place[head] = {key: values.tolist() for key, values in one._asdict().items()}
     rows = {
-        amount_name(amount): [draw_labels(data.y_train, amount, seed).tolist() for seed in seeds]
-        for amount in labels
+        amount_name(share): [draw_labels(data.y_train, share, seed).tolist() for seed in seeds]
+        for share in label_shares
     }
     facts = {"set": data.name, "split": data.split, "label_seeds": list(seeds)}
     return {**facts, "labelled_rows": rows, "scores": scores}

@@ -1,13 +1,13 @@
 """Cue retention: does an encoder's end-of-sequence state tell whether a cue came before?
 
-Every series is there without the cue and with it, at each gap. A logistic regression tells the two
-apart; no series, and no recording, is on both sides of a fold.
+Every series is encoded without the cue and with it, at each gap. A logistic regression separates
+the two; no series, and no recording, is on both sides of a fold.
 
 The cue is a Hann-tapered burst in one channel, upstream of the window that the state is read from.
-Its size is a share of the channel's own spread outside its span. So it is the same cue before and
-after a normalisation by fixed statistics, and nothing outside its span tells of it. The burst is
-the taper itself: a wave under it would be a task of another difficulty for every set. FordA is loud
-around 0.05 cycles a sample, and five cycles there escape even a matched filter.
+Its size is a share of the channel's own standard deviation outside its span. So it is the same cue
+before and after a normalisation by fixed statistics, and nothing outside its span reveals it. The
+burst is the taper itself: a wave under it would make the task differently hard for every set. FordA
+is loud around 0.05 cycles per sample, and five cycles there escape even a matched filter.
 
 Shapes: R series, L samples, C channels, G gaps, V samples of a cue, D width.
 """
@@ -26,11 +26,11 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem.encoding import Encoder
 from progmem.errors import InputError
-from progmem.pooling import encoded
+from progmem.pooling import encode_batches
 
-WIDTH = 0.2  # of the length
-STRENGTH = 0.5  # largest value, in standard deviations of the channel outside the span
-SHORTEST = 3  # samples that show a taper
+CUE_WIDTH = 0.2  # of the length
+CUE_STRENGTH = 0.5  # largest value, in standard deviations of the channel outside the span
+MIN_CUE_SAMPLES = 3  # fewer do not show a taper
 GAPS = (0.0, 0.1, 0.25, 0.5)  # of the length, from the cue's end to the final window
 
 
@@ -43,11 +43,11 @@ class Span(NamedTuple):
 
 def place_cues(length: int, final: int, gaps: Sequence[float] = GAPS) -> list[Span]:
     """Where the cue lies for each gap before the final window, which begins at sample ``final``."""
-    width = round(WIDTH * length)
-    if width < SHORTEST:
+    width = round(CUE_WIDTH * length)
+    if width < MIN_CUE_SAMPLES:
         raise InputError(
-            f"a cue of {WIDTH:.0%} of {length} samples is shorter than {SHORTEST}; series need "
-            f"{round(SHORTEST / WIDTH)} samples or more"
+            f"a cue of {CUE_WIDTH:.0%} of {length} samples is shorter than {MIN_CUE_SAMPLES}; "
+            f"series need {round(MIN_CUE_SAMPLES / CUE_WIDTH)} samples or more"
         )
     spans = []
     for gap in gaps:
@@ -68,26 +68,26 @@ def insert_cues(x: np.ndarray, span: Span, *, channel: np.ndarray) -> np.ndarray
     width = span.end - span.start
     taper = np.sin(np.pi * (np.arange(width) + 0.5) / width) ** 2  # (V,), Hann
     out = np.array(x, dtype=np.float64)
-    spread = spread_outside(x, span, channel=channel)
-    if not spread.all():
-        row = int(np.flatnonzero(spread == 0)[0])
+    sd = sd_outside(x, span, channel=channel)
+    if not sd.all():
+        row = int(np.flatnonzero(sd == 0)[0])
         raise InputError(
             f"series {row}, channel {channel[row]} does not vary outside the cue, so a cue of "
-            f"{STRENGTH:g} of its standard deviation is nothing; leave the series out"
+            f"{CUE_STRENGTH:g} of its standard deviation is zero; leave the series out"
         )
-    out[np.arange(len(x)), span.start : span.end, channel] += STRENGTH * spread[:, None] * taper
+    out[np.arange(len(x)), span.start : span.end, channel] += CUE_STRENGTH * sd[:, None] * taper
     return out
 
 
-def spread_outside(x: np.ndarray, span: Span, *, channel: np.ndarray) -> np.ndarray:
+def sd_outside(x: np.ndarray, span: Span, *, channel: np.ndarray) -> np.ndarray:
     """Standard deviation (R,) of each series' channel outside ``span``, 0 where it is flat."""
     rows = np.arange(len(x))
     outside = np.delete(x, np.s_[span.start : span.end], axis=1)[rows, :, channel]  # (R, L - V)
     outside = outside.astype(np.float64)
-    there = ~np.isnan(outside)
-    count = np.maximum(there.sum(1, keepdims=True), 1)
-    mean = np.where(there, outside, 0).sum(1, keepdims=True) / count
-    return np.sqrt((np.where(there, outside - mean, 0) ** 2).sum(1) / count[:, 0])
+    observed = ~np.isnan(outside)
+    count = np.maximum(observed.sum(1, keepdims=True), 1)
+    mean = np.where(observed, outside, 0).sum(1, keepdims=True) / count
+    return np.sqrt((np.where(observed, outside - mean, 0) ** 2).sum(1) / count[:, 0])
 
 
 SEEDS = (0, 1, 2)  # draws of which series has which gap
@@ -95,7 +95,7 @@ FOLDS = 5
 MIXED, SHUFFLED = "mixed", "shuffled labels"
 
 
-class Scores(NamedTuple):
+class CueScores(NamedTuple):
     """Mean over the folds."""
 
     auc: float
@@ -113,8 +113,8 @@ def probe_cue(
     """Scores of an encoder on series (R, L, C) that it was not trained on, for a json file.
 
     "mixed" is the headline: each series has one cued copy, a quarter of them at each gap. "gap g"
-    are the same machines on copies of one gap; "without gap g" are machines that saw the other
-    gaps only, on that one; "shuffled labels" is what a machine finds where there is nothing.
+    are the same classifiers on copies of one gap; "without gap g" are classifiers fitted on the
+    other gaps only, on that one; "shuffled labels" is the score where there is nothing to find.
     Series whose channel is flat outside a cue have no size for it, and are left out.
 
     Args:
@@ -125,12 +125,12 @@ def probe_cue(
     final = final_window(encoder, x)
     spans = place_cues(L, final)
     channel = np.random.default_rng(0).integers(C, size=(R,))
-    varies = np.all([spread_outside(x, s, channel=channel) for s in spans], axis=0)  # (R,)
+    varies = np.all([sd_outside(x, s, channel=channel) for s in spans], axis=0)  # (R,)
     x, groups, channel = x[varies], groups[varies], channel[varies]
-    apart = len(np.unique(groups))
-    if apart < FOLDS:
+    recordings_left = len(np.unique(groups))
+    if recordings_left < FOLDS:
         raise InputError(
-            f"cue retention needs series of {FOLDS} recordings or more, got {apart}; "
+            f"cue retention needs series of {FOLDS} recordings or more, got {recordings_left}; "
             f"{R - len(x)} series are flat outside a cue and left out"
         )
     folds = list(GroupKFold(FOLDS).split(groups, groups=groups))
@@ -138,7 +138,7 @@ def probe_cue(
     cued = np.stack([eos_features(encoder, insert_cues(x, s, channel=channel)) for s in spans])
     scores: dict[str, dict[str, list[float]]] = {}
     for seed in seeds:
-        for name, found in _probe(clean, cued, folds, np.random.default_rng(seed)).items():
+        for name, found in _score_draw(clean, cued, folds, np.random.default_rng(seed)).items():
             for key, value in found._asdict().items():
                 scores.setdefault(name, {}).setdefault(key, []).append(value)
     places = {f"{gap:g}": list(span) for gap, span in zip(GAPS, spans, strict=True)}
@@ -151,7 +151,7 @@ def probe_cue(
 def eos_features(encoder: Encoder, x: np.ndarray) -> np.ndarray:
     """End-of-sequence states (R, D)."""
     found = []
-    for z in encoded(encoder, x):
+    for z in encode_batches(encoder, x):
         if z.eos is None:
             raise InputError(
                 f"cue retention reads an end-of-sequence state, and this {type(encoder).__name__} "
@@ -174,12 +174,12 @@ def final_window(encoder: Encoder, x: np.ndarray) -> int:
     return int(spans[-1, 0])
 
 
-def _probe(
+def _score_draw(
     clean: np.ndarray,
     cued: np.ndarray,
     folds: list[tuple[np.ndarray, np.ndarray]],
     rng: np.random.Generator,
-) -> dict[str, Scores]:
+) -> dict[str, CueScores]:
     """Every score of one draw, from features (R, D) and (G, R, D)."""
     G, R, _ = cued.shape
     order, rows = rng.permutation(R), np.arange(R)
@@ -192,42 +192,42 @@ def _probe(
         jobs.append((cued[others[order % (G - 1)], rows], [cued[left_out]], None))
         names.append([f"without gap {GAPS[left_out]:g}"])
     found = Parallel(n_jobs=torch.get_num_threads())(
-        delayed(tell_apart)(clean, learnt, tested, folds, swapped=swap)
-        for learnt, tested, swap in jobs
+        delayed(score_detection)(clean, fitted, tested, folds, swapped=swap)
+        for fitted, tested, swap in jobs
     )
     return {
         name: one
-        for some, all_of in zip(names, found, strict=True)
-        for name, one in zip(some, all_of, strict=True)
+        for job_names, job_scores in zip(names, found, strict=True)
+        for name, one in zip(job_names, job_scores, strict=True)
     }
 
 
-def tell_apart(
+def score_detection(
     clean: np.ndarray,
-    learnt: np.ndarray,
+    fitted: np.ndarray,
     tested: Sequence[np.ndarray],
     folds: list[tuple[np.ndarray, np.ndarray]],
     *,
     swapped: np.ndarray | None = None,
-) -> list[Scores]:
-    """Scores on each of the ``tested`` copies of machines that learnt from ``learnt`` ones.
+) -> list[CueScores]:
+    """Scores on each of the ``tested`` copies of classifiers fitted on the ``fitted`` ones.
 
     Args:
-        clean, learnt, tested: features (R, D) of the same series without and with a cue.
-        swapped: (R,), where the two copies of a series are called by each other's name.
+        clean, fitted, tested: features (R, D) of the same series without and with a cue.
+        swapped: (R,), where the two copies of a series have each other's label.
     """
     absent = np.zeros(len(clean), dtype=bool) if swapped is None else swapped
-    values = np.empty((len(tested), len(folds), len(Scores._fields)))
+    values = np.empty((len(tested), len(folds), len(CueScores._fields)))
     for f, (train, test) in enumerate(folds):
-        machine = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, max_iter=5000))
-        machine.fit(
-            np.concatenate([clean[train], learnt[train]]),
+        classifier = make_pipeline(StandardScaler(), LogisticRegression(C=1.0, max_iter=5000))
+        classifier.fit(
+            np.concatenate([clean[train], fitted[train]]),
             np.concatenate([absent[train], ~absent[train]]),
         )
         y = np.concatenate([absent[test], ~absent[test]])
         for t, copies in enumerate(tested):
-            p = machine.predict_proba(np.concatenate([clean[test], copies[test]]))[:, 1]
-            called = p > 0.5
-            macro = f1_score(y, called, average="macro")
-            values[t, f] = roc_auc_score(y, p), (called == y).mean(), macro
-    return [Scores(*row) for row in values.mean(1).tolist()]
+            p = classifier.predict_proba(np.concatenate([clean[test], copies[test]]))[:, 1]
+            predicted = p > 0.5
+            macro = f1_score(y, predicted, average="macro")
+            values[t, f] = roc_auc_score(y, p), (predicted == y).mean(), macro
+    return [CueScores(*row) for row in values.mean(1).tolist()]

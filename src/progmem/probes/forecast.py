@@ -1,11 +1,12 @@
-"""Forecasting as TS2Vec does it: ridge regressions on frozen features of a moment.
+"""Forecasting as TS2Vec does it: ridge regressions on the frozen features of a forecast origin.
 
-The feature at t is the last token of a window that ends there, so no feature sees the future,
-whatever the encoder does inside a window. It predicts t+1 .. t+H. Ridges learn from the training
-part, their penalty is chosen on the validation part, errors are those of the test part, whose
-features may look back across its first sample. All on values scaled by the training part.
+The feature of origin t is the last token of a window that ends at sample t, so no feature sees the
+future, whatever the encoder does inside a window. It predicts the samples t+1 .. t+H. Ridges are
+fitted on the training part and their penalty is chosen on the validation part. Errors are those of
+the test part, whose features may look back across its first sample. All values are scaled by the
+training part.
 
-Shapes: I instances, T samples, C channels, F values, P samples of past, H horizon, n places,
+Shapes: I instances, T samples, C channels, F values, P samples of context, H horizon, n origins,
 D width, M outputs, A penalties, q quantiles.
 """
 
@@ -46,18 +47,18 @@ class Errors(NamedTuple):
 def ridge_path(
     x: Tensor, y: Tensor, alphas: Sequence[float] = ALPHAS, *, standardise: bool = False
 ) -> list[Ridge]:
-    """Regressions of y (n, M) on x (n, D), one a penalty; the intercept is not penalised.
+    """Regressions of y (n, M) on x (n, D), one per penalty; the intercept is not penalised.
 
     With ``standardise`` the penalty is on features of standard deviation 1. NaN in y is missing:
-    an output is fitted on the samples that have it. Outputs that have the same ones share one
-    eigendecomposition.
+    an output is fitted on the samples that have it. Outputs that are observed at the same samples
+    share one eigendecomposition.
     """
     x, y = x.double(), y.double()
-    unit = torch.ones_like(x[0])
+    scale = torch.ones_like(x[0])
     if standardise:
         sd = x.std(0, correction=0)
-        unit = torch.where(sd > 0, sd, unit)
-    x = x / unit
+        scale = torch.where(sd > 0, sd, scale)
+    x = x / scale
     D, M = x.shape[1], y.shape[1]
     weight, bias = x.new_empty(len(alphas), D, M), x.new_empty(len(alphas), M)
     observed = ~y.isnan()  # (n, M)
@@ -69,21 +70,21 @@ def ridge_path(
     for rows, outputs in groups:
         some, wanted = x[rows], y[:, outputs][rows]
         if not len(some):
-            raise InputError("nothing to learn from: a value is missing in all of the samples")
+            raise InputError("nothing to fit: a value is missing in all of the samples")
         x_mean, y_mean = some.mean(0), wanted.mean(0)
         some, wanted = some - x_mean, wanted - y_mean
         values, vectors = torch.linalg.eigh(some.T @ some)
-        turned = vectors.T @ (some.T @ wanted)  # (D, m)
+        rotated = vectors.T @ (some.T @ wanted)  # (D, m)
         for a, alpha in enumerate(alphas):
-            found = vectors @ (turned / (values.clamp(min=0) + alpha)[:, None])
-            weight[a][:, outputs] = found / unit[:, None]
+            found = vectors @ (rotated / (values.clamp(min=0) + alpha)[:, None])
+            weight[a][:, outputs] = found / scale[:, None]
             bias[a][outputs] = y_mean - x_mean @ found
     return [Ridge(*one) for one in zip(alphas, weight, bias, strict=True)]
 
 
-def choose(path: Sequence[Ridge], x: Tensor, y: Tensor) -> Ridge:
-    """The regression of least RMSE + MAE on validation samples; of equally good ones the first."""
-    return min(path, key=lambda ridge: distance(ridge.predict(x) - y))
+def choose_ridge(path: Sequence[Ridge], x: Tensor, y: Tensor) -> Ridge:
+    """The regression of least RMSE + MAE on validation samples; the first of equally good ones."""
+    return min(path, key=lambda ridge: rmse_plus_mae(ridge.predict(x) - y))
 
 
 def errors(predicted: Tensor, y: Tensor) -> Errors:
@@ -91,12 +92,12 @@ def errors(predicted: Tensor, y: Tensor) -> Errors:
     return Errors(float(difference.square().nanmean()), float(difference.abs().nanmean()))
 
 
-def distance(difference: Tensor) -> float:
+def rmse_plus_mae(difference: Tensor) -> float:
     """RMSE + MAE over what is observed, by which TS2Vec's protocol chooses."""
     return float(difference.square().nanmean().sqrt() + difference.abs().nanmean())
 
 
-class Totals:
+class ErrorSums:
     """Errors over what is observed of several tables of differences."""
 
     def __init__(self) -> None:
@@ -121,68 +122,68 @@ def residual_quantiles(residual: Tensor, quantiles: Sequence[float]) -> Tensor:
 
 
 PADDING = 200  # P, as TS2Vec
-SAMPLES_AT_ONCE = 2**17  # samples of windows given to the encoder at a time
+MAX_SAMPLES = 2**17  # samples of windows given to the encoder at a time
 
 
-class Places(NamedTuple):
-    """Moments of instances."""
+class Origins(NamedTuple):
+    """Forecast origins: the newest sample that a forecast knows."""
 
     instance: np.ndarray  # (n,)
     time: np.ndarray  # (n,)
 
 
 class Features(NamedTuple):
-    """One vector a place."""
+    """One vector per origin."""
 
     values: Tensor  # (n, D) float32
-    there: Tensor  # (n,) bool: something was observed at that moment
+    observed: Tensor  # (n,) bool: whether the origin itself has an observed value
 
 
-def windows(x: Tensor, padding: int) -> Tensor:
-    """The ``padding`` samples before each sample, and it: a view (I, T, P+1, C) of (I, T, C).
+def sliding_windows(x: Tensor, padding: int) -> Tensor:
+    """Each sample with the ``padding`` samples before it: a view (I, T, P+1, C) of (I, T, C).
 
-    Before its first sample a series is missing.
+    Samples before the first one of a series are missing.
     """
-    before = x.new_full((x.shape[0], padding, x.shape[2]), torch.nan)
-    padded = torch.cat([before, x], dim=1)  # (I, P+T, C)
+    missing = x.new_full((x.shape[0], padding, x.shape[2]), torch.nan)
+    padded = torch.cat([missing, x], dim=1)  # (I, P+T, C)
     return padded.unfold(1, padding + 1, 1).transpose(2, 3)  # (I, T, P+1, C)
 
 
 def sliding_features(
-    encoder: Encoder, x: np.ndarray, places: Places, *, padding: int = PADDING
+    encoder: Encoder, x: np.ndarray, origins: Origins, *, padding: int = PADDING
 ) -> Features:
-    """Features of some moments of series (I, T, C)."""
+    """Features of some origins of series (I, T, C)."""
     device = device_of(encoder)
-    view = windows(torch.as_tensor(x, dtype=torch.float64, device=device), padding)
-    values, there = [], []
-    for part in _pieces(places, SAMPLES_AT_ONCE // (padding + 1)):
+    view = sliding_windows(torch.as_tensor(x, dtype=torch.float64, device=device), padding)
+    values, observed = [], []
+    for part in _chunks(origins, MAX_SAMPLES // (padding + 1)):
         instance, time = (torch.from_numpy(index).to(device) for index in part)
         z = encoder.encode(view[instance, time])  # of windows (b, P+1, C)
         end = int(z.token_spans[-1, 1])
         if end != padding + 1:
             raise InputError(
                 f"the encoder's last token of a window of {padding + 1} samples ends after {end}: "
-                "its feature would not know the newest; train with model.patch_stride=1"
+                "its feature would miss the newest sample; train with model.patch_stride=1"
             )
         values.append(z.tokens[:, -1].float())
-        there.append(z.token_mask[:, -1])
-    return Features(torch.cat(values), torch.cat(there))
+        observed.append(z.token_mask[:, -1])
+    return Features(torch.cat(values), torch.cat(observed))
 
 
 def device_of(encoder: Any) -> torch.device:
-    """Where an encoder computes; the CPU for one that does not say."""
+    """The device of an encoder's parameters; the CPU where it has none."""
     first = next(encoder.parameters(), None) if isinstance(encoder, nn.Module) else None
     return torch.device("cpu") if first is None else first.device
 
 
-def _pieces(places: Places, size: int) -> Iterator[Places]:
-    for first in range(0, len(places.time), max(1, size)):
+def _chunks(origins: Origins, size: int) -> Iterator[Origins]:
+    for first in range(0, len(origins.time), max(1, size)):
         part = slice(first, first + max(1, size))
-        yield Places(places.instance[part], places.time[part])
+        yield Origins(origins.instance[part], origins.time[part])
 
 
-MOST = 100_000  # samples a ridge is fitted on or chosen by, as TS2Vec
-AT_ONCE = 2**24  # predicted numbers held at a time
+MAX_ORIGINS = 100_000  # for fitting or choosing a ridge, as TS2Vec
+MAX_PREDICTIONS = 2**24  # predicted numbers held at a time
 HEADS = {"ridge": False, "ridge, standardised": True}  # are the features scaled to sd 1?
 
 
@@ -195,12 +196,12 @@ class TestErrors(NamedTuple):
     mae_raw: float
 
 
-def samples(
-    data: ForecastData, part: str, horizon: int, *, padding: int, most: int | None = MOST
-) -> Places:
-    """The moments of a part whose next ``horizon`` samples lie in it, at most ``most`` of them.
+def forecast_origins(
+    data: ForecastData, part: str, horizon: int, *, padding: int, limit: int | None = MAX_ORIGINS
+) -> Origins:
+    """The origins in a part whose next ``horizon`` samples lie in it, at most ``limit`` of them.
 
-    The first ``padding`` of the training part are left out: their windows are not full.
+    The first ``padding`` samples of the training part are left out: their windows are not full.
     """
     check_count("horizon", horizon)
     start, end = data.bounds[part]
@@ -212,16 +213,16 @@ def samples(
         )
     time = np.tile(np.arange(first, end - horizon), len(data.x))
     instance = np.repeat(np.arange(len(data.x)), end - horizon - first)
-    if most is not None and len(time) > most:
-        kept, _ = train_test_split(np.arange(len(time)), train_size=most, random_state=0)
+    if limit is not None and len(time) > limit:
+        kept, _ = train_test_split(np.arange(len(time)), train_size=limit, random_state=0)
         time, instance = time[kept], instance[kept]
-    return Places(instance, time)
+    return Origins(instance, time)
 
 
-def futures(target: Tensor, places: Places, horizon: int) -> Tensor:
-    """The next ``horizon`` samples of each place, (n, H * F), of a target (I, T, F)."""
+def future_values(target: Tensor, origins: Origins, horizon: int) -> Tensor:
+    """The next ``horizon`` samples after each origin, (n, H * F), of a target (I, T, F)."""
     view = target.unfold(1, horizon, 1)  # (I, T-H+1, F, H)
-    instance, time = (torch.from_numpy(index).to(target.device) for index in places)
+    instance, time = (torch.from_numpy(index).to(target.device) for index in origins)
     return view[instance, time + 1].transpose(1, 2).flatten(1)
 
 
@@ -234,75 +235,82 @@ def probe_forecast(
 ) -> dict[str, Any]:
     """Every error of an encoder on a series, for a json file.
 
-    Only moments that some ridge needs are encoded.
+    Only origins that some ridge needs are encoded.
     """
-    parts = {"train": MOST, "validation": MOST, "test": None}
+    limits = {"train": MAX_ORIGINS, "validation": MAX_ORIGINS, "test": None}
     plan = {
-        (part, horizon): samples(data, part, horizon, padding=padding, most=most)
-        for part, most in parts.items()
+        (part, horizon): forecast_origins(data, part, horizon, padding=padding, limit=limit)
+        for part, limit in limits.items()
         for horizon in horizons
     }
-    known = Known(encoder, data, list(plan.values()), padding)
+    features = OriginFeatures(encoder, data, list(plan.values()), padding)
     target = torch.as_tensor(data.target, device=device_of(encoder))
     scores: dict[str, Any] = {}
     for horizon in horizons:
         train, validation = (
-            (known.at(plan[part, horizon]), futures(target, plan[part, horizon], horizon))
+            (features.at(plan[part, horizon]), future_values(target, plan[part, horizon], horizon))
             for part in ("train", "validation")
         )
         for head, standardise in HEADS.items():
-            ridge = choose(ridge_path(*train, standardise=standardise), *validation)
+            ridge = choose_ridge(ridge_path(*train, standardise=standardise), *validation)
             found = {
                 "alpha": ridge.alpha,
                 "validation": errors(ridge.predict(validation[0]), validation[1])._asdict(),
-                "test": score(ridge, known, data, target, plan["test", horizon], horizon)._asdict(),
+                "test": score(
+                    ridge, features, data, target, plan["test", horizon], horizon
+                )._asdict(),
             }
             scores.setdefault(str(horizon), {})[head] = found
-    return {"set": data.name, "padding": padding, "encoded": len(known.keys), "scores": scores}
+    return {"set": data.name, "padding": padding, "encoded": len(features.keys), "scores": scores}
 
 
-class Known:
-    """Features of the moments of some lists of places, each encoded once."""
+class OriginFeatures:
+    """Features of several lists of origins; an origin that is in several is encoded once."""
 
     def __init__(
-        self, encoder: Encoder, data: ForecastData, wanted: Sequence[Places], padding: int
+        self, encoder: Encoder, data: ForecastData, lists: Sequence[Origins], padding: int
     ) -> None:
         self.length = data.x.shape[1]
-        self.keys = np.unique(np.concatenate([self._key(places) for places in wanted]))
-        places = Places(*np.divmod(self.keys, self.length))
-        self.features: Features = sliding_features(encoder, data.x, places, padding=padding)
+        self.keys = np.unique(np.concatenate([self._key(origins) for origins in lists]))
+        origins = Origins(*np.divmod(self.keys, self.length))
+        self.features: Features = sliding_features(encoder, data.x, origins, padding=padding)
 
-    def at(self, places: Places) -> Tensor:
+    def at(self, origins: Origins) -> Tensor:
         """Features (n, D)."""
-        return self.features.values[self._rows(places)]
+        return self.features.values[self._rows(origins)]
 
-    def there(self, places: Places) -> np.ndarray:
-        """Whether anything was observed, (n,)."""
-        return self.features.there[self._rows(places)].cpu().numpy()
+    def observed(self, origins: Origins) -> np.ndarray:
+        """Whether each origin has an observed value, (n,)."""
+        return self.features.observed[self._rows(origins)].cpu().numpy()
 
     def newest(self) -> Features:
-        """The last moment of the last instance."""
+        """Of the last sample of the last instance."""
         return Features(*(part[-1:] for part in self.features))
 
-    def _rows(self, places: Places) -> Tensor:
-        rows = torch.from_numpy(np.searchsorted(self.keys, self._key(places)))
+    def _rows(self, origins: Origins) -> Tensor:
+        rows = torch.from_numpy(np.searchsorted(self.keys, self._key(origins)))
         return rows.to(self.features.values.device)
 
-    def _key(self, places: Places) -> np.ndarray:
-        return places.instance * self.length + places.time
+    def _key(self, origins: Origins) -> np.ndarray:
+        return origins.instance * self.length + origins.time
 
 
 def score(
-    ridge: Ridge, known: Known, data: ForecastData, target: Tensor, places: Places, horizon: int
+    ridge: Ridge,
+    features: OriginFeatures,
+    data: ForecastData,
+    target: Tensor,
+    origins: Origins,
+    horizon: int,
 ) -> TestErrors:
-    """Errors over all ``places`` of the test part, some at a time."""
+    """Errors over all ``origins`` of the test part, some at a time."""
     scale = torch.as_tensor(data.scale, device=target.device)  # (I, F)
-    size = max(1, AT_ONCE // (horizon * target.shape[2]))
-    scaled, raw = Totals(), Totals()
-    for first in range(0, len(places.time), size):
-        some = Places(*(index[first : first + size] for index in places))
-        difference = ridge.predict(known.at(some)) - futures(target, some, horizon)
-        unit = scale[torch.from_numpy(some.instance).to(scale.device)].repeat(1, horizon)
+    size = max(1, MAX_PREDICTIONS // (horizon * target.shape[2]))
+    scaled, raw = ErrorSums(), ErrorSums()
+    for first in range(0, len(origins.time), size):
+        some = Origins(*(index[first : first + size] for index in origins))
+        difference = ridge.predict(features.at(some)) - future_values(target, some, horizon)
+        factor = scale[torch.from_numpy(some.instance).to(scale.device)].repeat(1, horizon)
         scaled.add(difference)
-        raw.add(difference * unit)
+        raw.add(difference * factor)
     return TestErrors(*scaled.errors(), *raw.errors())

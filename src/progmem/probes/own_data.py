@@ -1,9 +1,10 @@
-"""A user's own few labels: fit a machine on a frozen encoder, keep it, predict.
+"""A user's own few labels: a support vector machine on a frozen encoder, fitted, kept, applied.
 
 Shapes: B series, L samples, C channels.
 """
 
-from collections.abc import Sequence
+import csv
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,19 +15,25 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem import artifact
 from progmem.artifact import Artifact, noted, shaped
-from progmem.data.labels import check_labels, known_labels
+from progmem.data.labels import check_labels, drop_missing_labels, labels_for
+from progmem.data.reader import Recording, check_order, columns_of
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
-from progmem.model.saving import weights_sha256
+from progmem.files import check_output
+from progmem.model.pmt import PMT
+from progmem.model.saving import load, weights_sha256
 from progmem.pooling import POOLINGS, check_observed, pool
-from progmem.probes.classify import FOLDS, HEADS, Machine, fit_svm
+from progmem.probes.classify import FOLDS, HEADS, FittedSvm, fit_svm
+from progmem.series import Series
+from progmem.training.classifier import SequenceClassifier
+from progmem.training.run_folder import read_as_trained, run_of
 
 
 class Prediction(NamedTuple):
-    """A label for each series, and how much nearer it was than the next."""
+    """A label for each series, and its lead over the next best label."""
 
     label: np.ndarray  # (B,)
-    margin: np.ndarray  # (B,), in units of the scores, a machine's decision values
+    margin: np.ndarray  # (B,), in units of the scores, such as an SVM's decision values
 
     @classmethod
     def of_scores(cls, classes: np.ndarray, scores: np.ndarray) -> "Prediction":
@@ -36,9 +43,9 @@ class Prediction(NamedTuple):
 
 
 class LabelProbe:
-    """Knows a user's classes from a few labelled series, by the features of a frozen encoder."""
+    """Predicts a user's classes, by an SVM on a frozen encoder's features of a few series."""
 
-    machine: Machine
+    svm: FittedSvm
 
     def __init__(
         self,
@@ -56,22 +63,22 @@ class LabelProbe:
     def fit(self, x: Any, y: Any) -> "LabelProbe":
         """Learn from series (B, L, C), or a list of (L_i, C), and their labels.
 
-        Where y is NaN or an empty text a series has no label; it still helps to scale features.
+        A series whose label is NaN or an empty text has none; it is still used to scale features.
         """
-        known, labels = known_labels(y)
+        known, labels = drop_missing_labels(y)
         if len(known) != len(x):
             raise InputError(f"y has {len(known)} labels, x holds {len(x)} series")
         check_labels(labels, len(labels))
         features = self._features(x)
         scaler = StandardScaler().fit(features)
         self.features, self.y = scaler.transform(features[known]), labels
-        self.machine = Machine.of(scaler, fit_svm(self.features, self.y, HEADS[self.head]))
+        self.svm = FittedSvm.from_sklearn(scaler, fit_svm(self.features, self.y, HEADS[self.head]))
         return self
 
     def estimate(self) -> np.ndarray | None:
         """Accuracy on each fold of the labelled series when it was left out; None if too few.
 
-        C is chosen anew without the fold: one chosen with it would know too much.
+        C is chosen again without the fold; a C chosen with it would leak its labels.
         """
         smallest = int(np.unique(self.y, return_counts=True)[1].min())
         if smallest < 2:
@@ -79,21 +86,21 @@ class LabelProbe:
         folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
         found = []
         for train, test in folds.split(self.features, self.y):
-            machine = fit_svm(self.features[train], self.y[train], HEADS[self.head])
-            found.append(machine.score(self.features[test], self.y[test]))
+            svc = fit_svm(self.features[train], self.y[train], HEADS[self.head])
+            found.append(svc.score(self.features[test], self.y[test]))
         return np.array(found)
 
     def predict(self, x: Any) -> Prediction:
-        features, machine = self._features(x), self.machine
-        if features.shape[1:] != machine.mean.shape:
+        features, svm = self._features(x), self.svm
+        if features.shape[1:] != svm.mean.shape:
             raise InputError(
-                f"the probe was fitted on {len(machine.mean)} features, the encoder gives "
+                f"the probe was fitted on {len(svm.mean)} features, the encoder gives "
                 f"{features.shape[1]}; fit it again"
             )
-        values = machine.decision_function(features)
+        values = svm.decision_function(features)
         if values.ndim == 1:  # two classes
-            return Prediction(machine.predict(features), np.abs(values))
-        return Prediction.of_scores(machine.classes, values)
+            return Prediction(svm.predict(features), np.abs(values))
+        return Prediction.of_scores(svm.classes, values)
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
@@ -104,12 +111,12 @@ class LabelProbe:
 
     def save(self, path: Path) -> None:
         """Write the fitted probe, without the encoder."""
-        machine = self.machine
-        tensors = {name: torch.as_tensor(getattr(machine, name)) for name in _ARRAYS}
+        svm = self.svm
+        tensors = {name: torch.as_tensor(getattr(svm, name)) for name in _ARRAYS}
         note = {
             "encoder": fingerprint(self.encoder), "pooling": self.pooling, "head": self.head,
-            "columns": list(self.columns), "kernel": machine.kernel, "gamma": machine.gamma,
-            "classes": machine.classes.tolist(),
+            "columns": list(self.columns), "kernel": svm.kernel, "gamma": svm.gamma,
+            "classes": svm.classes.tolist(),
         }  # fmt: skip
         artifact.write(path, "label probe", tensors, note)
 
@@ -131,22 +138,25 @@ class LabelProbe:
             columns = noted(note, "columns", list, where, of=str)
             if options["pooling"] not in POOLINGS or options["head"] not in HEADS:
                 raise ArtifactError(f"{where}: it has pooling and head {options}")
-            machine = _machine(found, where)
+            svm = _read_svm(found, where)
         except ArtifactError as error:
             raise InputError(str(error)) from error
         probe = cls(encoder, **options, columns=columns)
-        probe.machine = machine
+        probe.svm = svm
         return probe
 
 
 _ARRAYS = ("mean", "scale", "support", "dual", "intercept", "counts")
 
 
-def _machine(found: Artifact, where: str) -> Machine:
-    """The machine of an artifact, if all of its parts fit together."""
+def _read_svm(found: Artifact, where: str) -> FittedSvm:
+    """The SVM of an artifact, if all of its parts fit together."""
     note, tensors = found.note, found.tensors
     names = noted(note, "classes", list, where, of=(str, int))
-    classes, Y = np.array(names), len(names)  # whole numbers or texts, as `known_labels` has them
+    classes, Y = (
+        np.array(names),
+        len(names),
+    )  # whole numbers or texts, as `drop_missing_labels` has them
     mixed = len(set(map(type, names))) != 1
     if mixed or classes.dtype.kind not in "iU" or not 2 <= Y == len(set(classes.tolist())):
         raise ArtifactError(f"{where}: its classes are {str(names)[:60]}")
@@ -166,9 +176,106 @@ def _machine(found: Artifact, where: str) -> Machine:
     kernel, gamma = noted(note, "kernel", str, where), noted(note, "gamma", float, where)
     if kernel not in ("linear", "rbf") or not 0 < gamma < np.inf:
         raise ArtifactError(f"{where}: it has the kernel {kernel!r} with gamma {gamma}")
-    return Machine(**arrays, kernel=kernel, gamma=gamma, classes=classes)
+    return FittedSvm(**arrays, kernel=kernel, gamma=gamma, classes=classes)
 
 
 def fingerprint(encoder: Encoder) -> str:
-    """What tells an encoder from others: what was fitted on one is of no use to another."""
+    """Identifies an encoder: what was fitted on the features of one does not fit another."""
     return weights_sha256(encoder) if hasattr(encoder, "state_dict") else type(encoder).__name__
+
+
+def classify_files(
+    model_folder: Path,
+    data: Path,
+    out: Path | None = None,
+    *,
+    labels: Path | None = None,
+    probe: Path | None = None,
+    predict: Path | None = None,
+    pooling: str | None = None,
+    log: Callable[[str], None] = print,
+) -> Prediction | None:
+    """Fit a probe on the series of ``data`` that have labels, estimate its accuracy, and predict.
+
+    Predicted are the series of ``predict``, by default all of ``data``. They go to the .csv file
+    ``out``, and the fitted probe is kept beside it; without ``out`` nothing is predicted.
+
+    Args:
+        labels: the file of the labels.
+        probe: a kept probe, or the folder of a finetuned run, in place of ``labels``: nothing is
+            fitted, and the series of ``data`` are predicted.
+        pooling: one of `POOLINGS`, by default "sequence".
+    """
+    if (labels is None) == (probe is None):
+        raise InputError("give --labels to fit a probe, or --probe to use a fitted one")
+    if probe is not None:
+        _check_use_of_probe(out, predict, pooling)
+    if out is None and predict is not None:
+        raise InputError("--predict needs -o: the .csv file for the predictions")
+    if out is not None:
+        if out.suffix != ".csv":
+            raise InputError(f"-o must name the .csv file to write, got {out}")
+        check_output(out, data, labels, predict)
+    model = load(model_folder, device="auto")
+    run = run_of(model_folder)
+    recordings = read_as_trained(data, run)
+    targets = recordings if predict is None else read_as_trained(predict, run)
+    y = None if labels is None else labels_for(recordings, data, labels)
+    names = [r.name for r in targets]
+    Series([r.values for r in targets], None, model.cfg, names)  # refused before anything is fitted
+    if probe is not None:
+        prediction = _apply(probe, targets, model_folder, model)
+    else:
+        check_order(str(data), columns_of(recordings), targets)
+        fitted = LabelProbe(model, pooling=pooling or "sequence", columns=columns_of(recordings))
+        fitted.fit([r.values for r in recordings], y)
+        log(_describe_fit(fitted))
+        if out is None:
+            return None
+        prediction = fitted.predict([r.values for r in targets])
+        fitted.save(out.with_suffix(".safetensors"))
+        log(f"the fitted probe: {out.with_suffix('.safetensors')}")
+    assert out is not None
+    with out.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["series", "label", "margin"])
+        for name, label, margin in zip(names, *prediction, strict=True):
+            table.writerow([name, label, f"{margin:.4f}"])
+    log(f"{len(names)} predictions: {out}")
+    return prediction
+
+
+def _check_use_of_probe(out: Path | None, predict: Path | None, pooling: str | None) -> None:
+    if out is None:
+        raise InputError("--probe needs -o: the .csv file for the predictions")
+    if predict is not None:
+        raise InputError("--predict goes with --labels; with --probe, DATA is predicted")
+    if pooling is not None:
+        raise InputError("--pooling goes with --labels; a fitted probe has its own")
+
+
+def _apply(
+    probe: Path, recordings: Sequence[Recording], model_folder: Path, model: PMT
+) -> Prediction:
+    """What a kept probe, or the classifier of a finetuned run, says of recordings."""
+    series = [r.values for r in recordings]
+    if not probe.is_dir():
+        kept = LabelProbe.load(probe, model)
+        check_order(str(probe), kept.columns, recordings)
+        return kept.predict(series)
+    classifier = SequenceClassifier.load(probe, device=next(model.parameters()).device)
+    if weights_sha256(classifier.encoder) != weights_sha256(model):
+        raise InputError(f"{model_folder} is not the network of {probe}; give its model/")
+    return Prediction.of_scores(np.array(classifier.classes), classifier.scores(series))
+
+
+def _describe_fit(probe: LabelProbe) -> str:
+    accuracy = probe.estimate()
+    fitted = f"{len(probe.y)} labelled series, {len(probe.svm.classes)} classes"
+    if accuracy is None:
+        return f"{fitted}; a class has only one label, so the accuracy cannot be estimated"
+    spread = f"sd {100 * accuracy.std(ddof=1):.1f}"
+    return (
+        f"{fitted}; accuracy {100 * accuracy.mean():.1f} % ({spread}), "
+        f"each of {len(accuracy)} folds predicted from the others"
+    )

@@ -1,4 +1,4 @@
-"""Figures of a run and of what a model sees; each takes plain arrays and returns a figure.
+"""Figures of a run and of a model's encodings; each takes plain arrays and returns a figure.
 
 Shapes: T tokens or windows, D width, R series, L samples, C channels.
 """
@@ -13,7 +13,7 @@ COLOURS = ["#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a
 
 
 def loss_curves(metrics: Sequence[dict[str, float]]) -> Figure:
-    """Each objective over the steps of a run, in a panel of its own."""
+    """Each objective over the steps of a run, one panel each."""
     names = [name for name in ("loss", "icl", "pcl", "hgcl") if name in metrics[0]]
     figure = Figure(figsize=(3 * len(names), 2.6), layout="constrained")
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
@@ -99,11 +99,13 @@ def memory_along_time(
     top.set_xlim(0, len(values) / rate)
     centre = spans.mean(1) / rate
     centred = memory - memory.mean(0)
-    shown = centred[:, np.argsort(-centred.std(0))[:24]].T  # the liveliest channels of the memory
+    varied = centred[:, np.argsort(-centred.std(0))[:24]].T  # the most varied channels
     starts = spans[:, 0] / rate  # windows overlap: each is drawn up to the start of the next
     edges = np.append(starts, 2 * starts[-1] - starts[-2])
-    most = np.abs(shown).max()
-    middle.pcolormesh(edges, np.arange(len(shown) + 1), shown, cmap="RdBu_r", vmin=-most, vmax=most)
+    largest = np.abs(varied).max()
+    middle.pcolormesh(
+        edges, np.arange(len(varied) + 1), varied, cmap="RdBu_r", vmin=-largest, vmax=largest
+    )
     middle.set_ylabel("memory channels")
     unit = memory / np.linalg.norm(memory, axis=1, keepdims=True).clip(1e-12)
     change = 1 - (unit[1:] * unit[:-1]).sum(1)

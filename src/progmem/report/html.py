@@ -19,7 +19,7 @@ th { border-bottom: 1px solid #999; } td:first-child, th:first-child { text-alig
 """
 
 
-class Part(NamedTuple):
+class Section(NamedTuple):
     """A section of the page."""
 
     title: str
@@ -28,16 +28,16 @@ class Part(NamedTuple):
     table: Sequence[Sequence[str]] | None = None  # first row: headings
 
 
-def write_report(path: Path, title: str, lead: str, parts: Sequence[Part]) -> None:
-    """Write the page; pictures are inside it."""
+def write_report(path: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
+    """Write the page, with its pictures embedded."""
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(lead)}</p>"]
-    for part in parts:
-        body.append(f"<h2>{html.escape(part.title)}</h2>")
-        body.append(f"<p>{html.escape(part.text)}</p>")
-        if part.table is not None:
-            body.append(_table(part.table))
-        if part.figure is not None:
-            body.append(_picture(part.figure, part.title))
+    for section in sections:
+        body.append(f"<h2>{html.escape(section.title)}</h2>")
+        body.append(f"<p>{html.escape(section.text)}</p>")
+        if section.table is not None:
+            body.append(_table(section.table))
+        if section.figure is not None:
+            body.append(_picture(section.figure, section.title))
     page = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'
         f"</title><style>{STYLE}</style></head><body>{''.join(body)}</body></html>\n"

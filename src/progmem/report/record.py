@@ -1,4 +1,4 @@
-"""What a result must say about where it came from, and the file it goes into."""
+"""The provenance of a result, and the json file it is written to."""
 
 import importlib.metadata
 import json
@@ -12,18 +12,18 @@ import torch
 import progmem
 
 RESULTS = Path("results")
-NAMED = ("torch", "numpy", "scikit-learn", "lightning")
+PACKAGES = ("torch", "numpy", "scikit-learn", "lightning")
 
 
 def environment(device: str = "cpu", commit: str | None = None) -> dict[str, Any]:
-    """Commit (given where there is no repository), versions and device of this run."""
+    """Commit, versions and device of this run; ``commit`` is given where there is no repository."""
     name = torch.cuda.get_device_name() if device == "cuda" else platform.machine() + " CPU"
     changed = _git("status", "--porcelain", "--untracked-files=no")
     versions = {"progmem": progmem.__version__, "python": platform.python_version()}
     return {
         "commit": commit or _git("rev-parse", "HEAD"),
-        "dirty": None if changed is None or commit else bool(changed),  # None: cannot be known
-        "versions": versions | {name: importlib.metadata.version(name) for name in NAMED},
+        "dirty": None if changed is None or commit else bool(changed),  # None: unknown
+        "versions": versions | {name: importlib.metadata.version(name) for name in PACKAGES},
         "device": name,
         "threads": torch.get_num_threads(),
     }
@@ -41,7 +41,7 @@ def write(path: Path, result: dict[str, Any]) -> Path:
 
 
 def _text(value: Any, depth: int = 0) -> str:
-    """Json with a key a line, but lists of numbers on one."""
+    """Json with one key per line, but lists of numbers on one line."""
     if isinstance(value, dict) and value:
         space = " " * (depth + 1)
         lines = [f"{space}{json.dumps(str(k))}: {_text(v, depth + 1)}" for k, v in value.items()]
@@ -59,7 +59,7 @@ def _text(value: Any, depth: int = 0) -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the checkout this package runs from; None where it runs from no checkout."""
+    """The output of git in the checkout this package runs from; None where there is none."""
     root = Path(progmem.__file__).parents[2]
     if not (root / ".git").exists():
         return None

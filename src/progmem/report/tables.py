@@ -9,6 +9,7 @@ import numpy as np
 
 from progmem.data.forecast_sets import HORIZONS, VARIANTS
 from progmem.errors import InputError
+from progmem.legacy import current_settings
 from progmem.report.paper import CLASSIFICATION, CUE, FORECASTING, SUPERVISED
 from progmem.report.record import RESULTS
 
@@ -19,14 +20,14 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def mean_and_sd(values: np.ndarray, digits: int) -> str:
-    """Of one value only itself."""
+    """Mean ± sd as text; a single value has no sd."""
     sd = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
     return f"{values.mean():.{digits}f}{sd}"
 
 
 Result = dict[str, Any]
 ByHorizon = dict[str, tuple[float, float]]  # MSE, MAE
-NOT_HERE = "Electricity321"  # its file could not be had
+UNAVAILABLE = "Electricity321"  # its file could not be obtained
 
 
 def classification_table(
@@ -44,19 +45,19 @@ def classification_table(
             f"no scores of {head!r} on {pooling!r}; poolings: {', '.join(poolings)}; "
             f"heads: {'; '.join(heads)}"
         )
-    official = all(row["split"] == "official" for row in rows)  # else the paper's is of other rows
+    official = all(row["split"] == "official" for row in rows)  # as the paper's figures
     encoders = list(dict.fromkeys(row["encoder"] for row in rows))
     parts = _by_set(results, list(CLASSIFICATION["1%"]["PMT"]))
     lines = []
-    for amount in dict.fromkeys(a for row in rows for a in row["scores"].get(pooling, {})):
-        for name, label, mine in parts:
+    for share in dict.fromkeys(a for row in rows for a in row["scores"].get(pooling, {})):
+        for name, label, set_rows in parts:
             cells = [
-                _cell([r for r in mine if r["encoder"] == encoder], pooling, amount, head)
+                _cell([r for r in set_rows if r["encoder"] == encoder], pooling, share, head)
                 for encoder in encoders
             ]
-            printed = CLASSIFICATION.get(amount, {}).get("PMT", {}).get(name)
+            printed = CLASSIFICATION.get(share, {}).get("PMT", {}).get(name)
             paper = "-" if printed is None else "{:.1f} / {:.1f}".format(*printed)
-            lines.append([label, amount, *cells, *([paper] if official else [])])
+            lines.append([label, share, *cells, *([paper] if official else [])])
     beside = ["paper's PMT"] if official else []
     return markdown(["set", "labels", *encoders, *beside], lines)
 
@@ -75,15 +76,15 @@ def forecast_table(results: list[Result], *, head: str = "ridge") -> str:
             cells = [_errors(column, horizon) for column in (*columns, *_published(name))]
             lines.append([label, horizon, *cells])
         shown.add(name)
-    if NOT_HERE not in shown:
+    if UNAVAILABLE not in shown:
         missing = ["data not available here"] * len(encoders)
-        beside = [_errors(column, "mean") for column in _published(NOT_HERE)]
-        lines.append([NOT_HERE, "mean", *missing, *beside])
+        beside = [_errors(column, "mean") for column in _published(UNAVAILABLE)]
+        lines.append([UNAVAILABLE, "mean", *missing, *beside])
     return markdown(["set", "H", *encoders, "paper's PMT", "TS2Vec, published"], lines)
 
 
 def _by_set(results: list[Result], order: list[str]) -> list[tuple[str, str, list[Result]]]:
-    """Set, label and rows of each set of each file: others may be of other settings."""
+    """Set, label and rows of each set of each file; files are not merged: settings may differ."""
     parts = []
     for result in results:
         sets = list(dict.fromkeys(row["set"] for row in result["rows"]))
@@ -114,8 +115,8 @@ def _errors(runs: list[ByHorizon], horizon: str) -> str:
     return f"{mean_and_sd(found[:, 0], 3)} / {found[:, 1].mean():.3f}"
 
 
-def _cell(rows: list[Result], pooling: str, amount: str, head: str) -> str:
-    found = [row["scores"].get(pooling, {}).get(amount, {}).get(head) for row in rows]
+def _cell(rows: list[Result], pooling: str, share: str, head: str) -> str:
+    found = [row["scores"].get(pooling, {}).get(share, {}).get(head) for row in rows]
     found = [scores for scores in found if scores is not None]
     if not found:
         return "-"
@@ -132,25 +133,25 @@ PAPERS_ROWS = ("FordA", "official")
 def cue_table(results: list[Result]) -> str:
     """Mean ± sd over training seeds and draws of the cue; then AUC gap by gap and the controls.
 
-    Files whose settings differ in the seed alone are one line.
+    Files whose settings differ only in the seed share a line.
     """
-    alike: dict[str, list[Result]] = {}
+    groups: dict[str, list[Result]] = {}
     for result in results:
-        alike.setdefault(_cue_settings(result), []).append(result)
+        groups.setdefault(_cue_settings(result), []).append(result)
     first = results[0]["rows"][0]["scores"]
     gaps = [name for name in first if name.startswith("gap ")]
     lines = []
-    for same in alike.values():
-        for encoder in dict.fromkeys(row["encoder"] for result in same for row in result["rows"]):
-            rows = [r for result in same for r in result["rows"] if r["encoder"] == encoder]
+    for group in groups.values():
+        for encoder in dict.fromkeys(row["encoder"] for result in group for row in result["rows"]):
+            rows = [r for result in group for r in result["rows"] if r["encoder"] == encoder]
             headline = [_cue_cell(rows, "mixed", key) for key in ("auc", "top1", "macro_f1")]
             by_gap = [_mean_auc(rows, [gap]) for gap in gaps]
             left_out = _mean_auc(rows, [f"without {gap}" for gap in gaps])
-            nothing = _mean_auc(rows, ["shuffled labels"])
+            shuffled = _mean_auc(rows, ["shuffled labels"])
             row = rows[0]
             where = row["set"] if row["split"] == "official" else f"{row['set']} ({row['split']})"
-            name = f"{where}: {_describe_cue(same[0])}"
-            lines.append([name, encoder, *headline, *by_gap, left_out, nothing])
+            name = f"{where}: {_describe_cue(group[0])}"
+            lines.append([name, encoder, *headline, *by_gap, left_out, shuffled])
     rows = [row for result in results for row in result["rows"]]
     if any((row["set"], row["split"]) == PAPERS_ROWS for row in rows):
         for name, figures in CUE.items():
@@ -169,7 +170,7 @@ def _cue_settings(result: Result) -> str:
 
 
 def _describe_cue(result: Result) -> str:
-    """What tells the models of this experiment apart."""
+    """The settings in which the models of this experiment differ."""
     model, run = result["config"]["model"], result["config"]["run"]
     windows = "S = W" if model["stride"] == model["window"] else "S < W"
     weight = f", λ_PCL {run['loss']['pcl']:g}" if "loss" in run else ""
@@ -199,14 +200,14 @@ FINETUNE_HEADER = [
 def finetune_table(results: list[Result]) -> str:
     """Accuracy / macro-F1 in %, mean ± sd of the accuracy over seeds and draws of labels.
 
-    Files whose settings differ in seeds alone are one line. The paper's figures stand beside those
-    they are comparable with: trained from scratch on all labels, official test rows.
+    Files whose settings differ only in seeds share a line. The paper's figures stand beside rows
+    they can be compared with: trained from scratch on all labels, official test rows.
     """
-    alike: dict[str, list[Result]] = {}
+    groups: dict[str, list[Result]] = {}
     for result in results:
-        alike.setdefault(_finetune_settings(result), []).append(result["rows"][0])
+        groups.setdefault(_finetune_settings(result), []).append(result["rows"][0])
     lines = []
-    for rows in alike.values():
+    for rows in groups.values():
         row = rows[0]
         name = row["set"] if row["split"] == "official" else f"{row['set']} ({row['split']})"
         facts = [row[key] for key in ("labels", "encoder", "start", "trained", "scored")]
@@ -216,7 +217,8 @@ def finetune_table(results: list[Result]) -> str:
 
 def _finetune_settings(result: Result) -> str:
     """All settings but the seeds, as one text."""
-    kept = json.loads(json.dumps([result["config"], result["pretraining"], result["rows"][0]]))
+    settings = current_settings(result["config"])
+    kept = json.loads(json.dumps([settings, result["pretraining"], result["rows"][0]]))
     config, pretraining, row = kept
     config["train"].pop("seed"), config["finetune"].pop("label_seed")
     if pretraining and pretraining["settings"]:  # none: not a run's model
@@ -244,7 +246,7 @@ def _papers_accuracy(row: Result) -> str:
     return "{:.1f} / {:.1f}".format(*printed)
 
 
-TABLES: dict[str, Callable[..., str]] = {  # what the commands measure
+TABLES: dict[str, Callable[..., str]] = {  # of the results that the commands write
     "classify": classification_table,
     "forecast": forecast_table,
     "cue": cue_table,
@@ -282,10 +284,10 @@ def render_all(
     tables: Mapping[str, Callable[..., str]] = TABLES,
     **options: str,
 ) -> str:
-    """Every table there are results for, with its name above it."""
-    there = [name for name in tables if list((folder / name).glob("*.json"))]
-    if not there:
+    """Every table that has results, with its name above it."""
+    available = [name for name in tables if list((folder / name).glob("*.json"))]
+    if not available:
         raise InputError(f"{folder} holds no results; give --results DIR")
     return "\n\n".join(
-        f"## {name}\n\n{render(name, folder, tables=tables, **options)}" for name in there
+        f"## {name}\n\n{render(name, folder, tables=tables, **options)}" for name in available
     )

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.config import FinetuneConfig, finetune_config
-from progmem.data.labels import Labelled, Parts, choose_parts, open_labelled
+from progmem.data.labels import LabelledRecordings, RowSplit, open_labelled, split_rows
 from progmem.data.windows import TrainingWindows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
@@ -46,7 +46,7 @@ class Finetuned(NamedTuple):
 
 
 def finetune(
-    source: str | Path | Labelled,
+    source: str | Path | LabelledRecordings,
     out: Path,
     cfg: FinetuneConfig,
     *,
@@ -72,7 +72,7 @@ def finetune(
     if pretrained is not None and not run_folder.reads_calendar(pretrained):
         read = replace(cfg.run.data, covariates=False)  # as the network was trained
         cfg = replace(cfg, run=replace(cfg.run, data=read))
-    if isinstance(source, Labelled):
+    if isinstance(source, LabelledRecordings):
         data = source
     else:
         covariates = cfg.run.data.covariates
@@ -80,22 +80,25 @@ def finetune(
     if pretrained is not None:
         run_folder.check_columns(data.recordings, pretrained)
     options = cfg.finetune
-    parts = choose_parts(
-        data, labels=options.labels, label_seed=options.label_seed, validation=options.validation
+    parts = split_rows(
+        data,
+        label_share=options.label_share,
+        label_seed=options.label_seed,
+        validation=options.validation,
     )
     known, learnt = (
         TrainingWindows([data.recordings[i] for i in rows], cfg.run.data)
-        for rows in (parts.known, parts.learnt)
+        for rows in (parts.train, parts.labelled)
     )
     stats = ChannelStats(known.channels)
     known.set_statistics(stats)
-    check_finite(data.everything())  # what is only scored too: before anything is trained
-    encoder = _first_encoder(cfg, known, stats, pretrained, data.noted)
+    check_finite(data.all_recordings())  # what is only scored too: before anything is trained
+    encoder = _first_encoder(cfg, known, stats, pretrained, data.source)
     names = [r.name for r in data.recordings]
     Series([r.values for r in data.recordings], None, encoder.cfg, names)
     if len(data.test):
         Series(list(data.test), None, encoder.cfg)
-    check_observed([r.values for r in data.everything()])
+    check_observed([r.values for r in data.all_recordings()])
     fabric = make_fabric(cfg.run)
     began = time.perf_counter()
     if not fabric.is_global_zero:
@@ -104,7 +107,7 @@ def finetune(
         )
     with run_folder.locked(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
-        run_folder.settle_source(out, {**data.noted, **after}, data.recordings)
+        run_folder.settle_source(out, {**data.source, **after}, data.recordings)
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
         classifier = _train(fabric, learnt, stats, encoder, data, parts, out, cfg, log)
@@ -117,7 +120,7 @@ def finetune(
             "label_seeds": [options.label_seed],
             **record.environment(fabric.device.type),
             "seconds": time.perf_counter() - began,  # of this call; a resumed run has had others
-            "labelled_rows": None if options.labels == "all" else parts.learnt.tolist(),
+            "labelled_rows": None if options.label_share == "all" else parts.labelled.tolist(),
             "rows": [row],
         }
         for path in (out / "result.json", *([] if result is None else [result])):
@@ -172,14 +175,14 @@ def _train(
     rows: TrainingWindows,
     stats: ChannelStats,
     encoder: PMT | VanillaTransformer,
-    data: Labelled,
-    parts: Parts,
+    data: LabelledRecordings,
+    parts: RowSplit,
     out: Path,
     cfg: FinetuneConfig,
     log: Log | None,
 ) -> SequenceClassifier:
-    train, y = cfg.run.train, data.y[parts.learnt]
-    labelling = repr((parts.learnt.tolist(), y.tolist(), data.classes)).encode()
+    train, y = cfg.run.train, data.y[parts.labelled]
+    labelling = repr((parts.labelled.tolist(), y.tolist(), data.classes)).encode()
     fingerprint = {
         "rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
         "means and scales": saving.weights_sha256(stats),
@@ -284,8 +287,8 @@ class FinetuneTask:
 
 def _score(
     classifier: SequenceClassifier,
-    data: Labelled,
-    parts: Parts,
+    data: LabelledRecordings,
+    parts: RowSplit,
     cfg: FinetuneConfig,
     pretrained: bool,
 ) -> dict[str, Any]:
@@ -297,10 +300,10 @@ def _score(
         series = [data.recordings[i].values for i in parts.held_out]
         y = data.y[parts.held_out]
     row: dict[str, Any] = {
-        "set": data.noted.get("name", "own series"), "split": data.noted.get("split", "official"),
+        "set": data.source.get("name", "own series"), "split": data.source.get("split", "official"),
         "encoder": options.encoder, "start": "pretrained" if pretrained else "scratch",
-        "trained": "head" if options.only_head else "network", "labels": options.labels,
-        "learnt": len(parts.learnt), "scored": scored if series else "nothing",
+        "trained": "head" if options.only_head else "network", "labels": options.label_share,
+        "learnt": len(parts.labelled), "scored": scored if series else "nothing",
     }  # fmt: skip
     if series:
         predicted = classifier.scores(series).argmax(1)

@@ -14,7 +14,7 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from progmem.config import LossConfig, ModelConfig, RunConfig
-from progmem.data.reader import Recording, described
+from progmem.data.reader import Recording, summarise
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.errors import ConfigError, InputError
@@ -107,7 +107,7 @@ def pretrain(
     if not fabric.is_global_zero:
         return _train(fabric, rows, model_cfg, stats, out, cfg, log=None)
     if log is not None:
-        log(described(recordings))
+        log(summarise(recordings))
     if log is not None and rows.channels > int(rows.length.max()):
         log(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "

@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from progmem import legacy
 from progmem.config import DataConfig, FinetuneConfig, ModelConfig, RunConfig, run_config
 from progmem.data.reader import (
     Recording,
@@ -21,6 +20,7 @@ from progmem.data.reader import (
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
+from progmem.legacy import current_settings
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def check_unseen(model_folder: Path, name: str, split: str) -> None:
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings of the run in ``folder``; nothing if it is no run."""
     path = folder / "config.yaml"
-    return legacy.settings(yaml.safe_load(path.read_text())) if path.is_file() else {}
+    return current_settings(yaml.safe_load(path.read_text())) if path.is_file() else {}
 
 
 def data_settings(folder: Path) -> DataConfig:

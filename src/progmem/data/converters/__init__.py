@@ -1,4 +1,4 @@
-"""From what publishers give out to the files of `progmem.data`, one module an archive."""
+"""Converters from publishers' archives to the files of `progmem.data`, one module per archive."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from progmem.data.converters.archive import Archive
 
 
 class Converter(NamedTuple):
-    """How an archive is told from others, and read."""
+    """How an archive is recognised and read."""
 
     what: str
     suffix: str  # of the file that is written

@@ -1,4 +1,4 @@
-"""What a publisher gave out: a zip, perhaps with a zip in it, an unpacked folder, or one file."""
+"""A publisher's archive: a zip, perhaps with a zip in it, an unpacked folder, or one file."""
 
 import io
 import re
@@ -32,9 +32,9 @@ class Archive(NamedTuple):
         return [member for member in self.members if member.lower().endswith(endings)]
 
     def all_of(self, files: list[str]) -> dict[str, str]:
-        """Where each of ``files`` is, in whatever folder; those that are not there are named.
+        """The path of each of ``files``, in any folder; missing ones are named in an error.
 
-        Where some are there twice, as a set beside its mended version, all are taken from one
+        Where some occur twice, as in a set beside its corrected version, all are taken from one
         folder, the nearest to the top.
         """
         found = {f: [m for m in self.members if f"/{m}".endswith(f"/{f}")] for f in files}
@@ -42,14 +42,14 @@ class Archive(NamedTuple):
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise InputError(f"{self.path} has no {', '.join(missing[:3])}{more}")
-        twice = next((places for places in found.values() if len(places) > 1), None)
-        if twice is None:
+        duplicate = next((places for places in found.values() if len(places) > 1), None)
+        if duplicate is None:
             return {file: places[0] for file, places in found.items()}
         folders = ({p.removesuffix(file) for p in places} for file, places in found.items())
         whole = sorted(set.intersection(*folders), key=lambda folder: folder.count("/"))
         if not whole or len({folder.count("/") for folder in whole[:2]}) < len(whole[:2]):
             raise InputError(
-                f"{self.path} has {' and '.join(twice[:3])}: which is meant? Give its folder"
+                f"{self.path} has {' and '.join(duplicate[:3])}: which is meant? Give its folder"
             )
         return {file: whole[0] + file for file in files}
 

@@ -31,11 +31,13 @@ def read(archive: Archive, name: str) -> dict[str, np.ndarray]:
     header = _header(archive, member)
     if header[1:] != expected:
         missing = [column for column in expected if column not in header]
-        told = (
-            f"it has no {', '.join(missing[:3])}" if missing else "it has others, or another order"
+        reason = (
+            f"it has no {', '.join(missing[:3])}"
+            if missing
+            else "it has other columns, or another order"
         )
         raise InputError(
-            f"{member} must have a row's name, X1 .. X{LENGTH} and y as columns; {told}"
+            f"{member} must have a row's name, X1 .. X{LENGTH} and y as columns; {reason}"
         )
     rows = _below_header(archive, member, width=len(header))
     if len(rows) < 5:

@@ -27,8 +27,8 @@ def read(archive: Archive, name: str) -> bytes:
             raise InputError(f"{member} cannot be read: {str(error).splitlines()[0]}") from error
     if tuple(table.columns) != COLUMNS:
         missing = [column for column in COLUMNS if column not in table.columns]
-        told = f"has no {', '.join(missing)}" if missing else f"has {', '.join(table.columns)}"
-        raise InputError(f"{member} must have the columns {', '.join(COLUMNS)}; it {told}")
+        reason = f"has no {', '.join(missing)}" if missing else f"has {', '.join(table.columns)}"
+        raise InputError(f"{member} must have the columns {', '.join(COLUMNS)}; it {reason}")
     for column in COLUMNS[1:]:
         if not pd.api.types.is_numeric_dtype(table[column]) or table[column].isna().any():
             raise InputError(f"{member} must have a number in every row of column {column}")

@@ -1,6 +1,6 @@
 """Sets of the UCR and UEA archives: NAME_TRAIN and NAME_TEST as .tsv, .txt, .ts or .arff.
 
-.tsv (the UCR archive) and .txt hold one series a row, its label first; .ts and .arff (timeseries
+.tsv (the UCR archive) and .txt hold one series per row, its label first; .ts and .arff (timeseries
 classification.com) may have several channels and unequal lengths, and are read by aeon.
 
 Shapes: R series, L samples, C channels.
@@ -18,7 +18,7 @@ from progmem.data.converters.archive import Archive
 from progmem.data.tables import as_collection
 from progmem.errors import InputError
 
-FORMS = (".tsv", ".txt", ".ts", ".arff")  # in order of preference: the plainest first
+FORMATS = (".tsv", ".txt", ".ts", ".arff")  # in order of preference: the plainest first
 FILE = re.compile(r"(.+)_(TRAIN|TEST)(\.tsv|\.txt|\.ts|\.arff)")
 ONE_CHANNEL = re.compile(r".+Dimension\d+")  # of a set of several, given beside the whole
 
@@ -32,11 +32,11 @@ def find(archive: Archive) -> list[str]:
 def read(archive: Archive, name: str) -> dict[str, np.ndarray]:
     """The arrays of a set; series that end early are filled up with NaN, ``length`` tells."""
     names = {PurePosixPath(member).name for member in archive.members}
-    complete = [f for f in FORMS if {f"{name}_TRAIN{f}", f"{name}_TEST{f}"} <= names]
+    complete = [f for f in FORMATS if {f"{name}_TRAIN{f}", f"{name}_TEST{f}"} <= names]
     if not complete:
         there = sorted(n for n in names if (match := FILE.fullmatch(n)) and match[1] == name)
         raise InputError(
-            f"{archive.path} must have both {name}_TRAIN and {name}_TEST in one form, has "
+            f"{archive.path} must have both {name}_TRAIN and {name}_TEST in one format, has "
             f"{', '.join(there)}"
         )
     files = [f"{name}_{part}{complete[0]}" for part in ("TRAIN", "TEST")]

@@ -1,6 +1,8 @@
 """The command: its version, its demonstration, and one helpful line for bad use."""
 
+import argparse
 import dataclasses
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import yaml
 from training_setup import SETTINGS, made_recordings
 
 import progmem
-from progmem.cli import main
+from progmem.cli import _make_parser, main
 from progmem.config import DataConfig, LossConfig, TrainConfig, ViewConfig
 
 
@@ -20,6 +22,37 @@ def test_version(capsys):
         main(["--version"])
     assert stopped.value.code == 0
     assert capsys.readouterr().out == f"progmem {progmem.__version__}\n"
+
+
+def commands(parser):
+    """The parsers of all commands that can be run."""
+    groups = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    if not groups:
+        return [parser]
+    return [one for group in groups for child in group.choices.values() for one in commands(child)]
+
+
+@pytest.mark.parametrize("parser", commands(_make_parser()), ids=lambda parser: parser.prog)
+def test_the_help_of_a_command_is_a_sentence_an_example_and_a_text_for_every_option(parser):
+    assert parser.description[0].isupper() and parser.description.count(".") >= 1
+    assert parser.description.endswith(".") and "\n" not in parser.description
+    example = parser.epilog.split("example:\n  ")[1]
+    assert example.startswith(f"{parser.prog} ") and "\n" not in example
+    args, rest = _make_parser().parse_known_args(shlex.split(example)[1:])
+    assert args.parser.prog == parser.prog and all("=" in text for text in rest)
+    assert all(len(action.help) > 10 for action in parser._actions)
+    assert parser.format_help().count("example:") == 1
+
+
+@pytest.mark.parametrize("name", ["MODEL", "SET", "--data-dir", "--split", "--config"])
+def test_an_option_of_several_commands_has_one_meaning(name):
+    found = [
+        (action.type, action.help, action.metavar)
+        for parser in commands(_make_parser())
+        for action in parser._actions
+        if name in action.option_strings or (name == action.metavar and action.dest != "name")
+    ]
+    assert len(found) > 1 and len(set(found)) == 1
 
 
 def test_settings_can_be_shown(capsys):
@@ -73,20 +106,10 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
     for command in (
         ["embed", "run/model", "swapped.csv", "-o", "out"],
         ["embed", "run-plain/model", "swapped-plain.csv", "-o", "out"],
-        ["probe", "forecast", "run/model", "swapped.csv", "--horizon", "3"],
-        ["probe", "forecast", "run-plain/model", "swapped.csv", "--horizon", "3"],
-        [
-            "probe",
-            "classify",
-            "run-plain/model",
-            "--x",
-            "two",
-            "--y",
-            "y.csv",
-            "-o",
-            "p.safetensors",
-        ],
-        ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--y", "y.csv"],
+        ["forecast", "swapped.csv", "--model", "run/model", "--horizon", "3"],
+        ["forecast", "swapped.csv", "--model", "run-plain/model", "--horizon", "3"],
+        ["classify", "two", "--model", "run-plain/model", "--labels", "y.csv", "-o", "p.csv"],
+        ["finetune", "two", "-o", "tuned", "--from", "run-plain", "--labels", "y.csv"],
     ):
         assert main(command) == 2, command
         assert "has 'heat' where run" in capsys.readouterr().err, command
@@ -120,23 +143,31 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
     labels = "\n".join(f"{i},{i % 2}" for i in range(8))
     Path("y.csv").write_text(f"series,label\n{labels}\n")
     assert main(["pretrain", "csv", "-o", "run", *SETTINGS]) == 0
-    tune = ["finetune", "x.npy", "--y", "y.npy", "--from", "run", "-o", "tuned", "train.epochs=1"]
+    tune = [
+        "finetune",
+        "x.npy",
+        "--labels",
+        "y.npy",
+        "--from",
+        "run",
+        "-o",
+        "tuned",
+        "train.epochs=1",
+    ]
     assert main(tune) == 0
-    from_scratch = ["finetune", "csv", "--y", "y.csv", "-o", "scratch", "model.size=tiny"]
+    from_scratch = ["finetune", "csv", "--labels", "y.csv", "-o", "scratch", "model.size=tiny"]
     assert main([*from_scratch, "train.epochs=1"]) == 0
-    fit = ["probe", "classify", "nameless/model", "--x", "csv", "--y", "y.csv"]
+    fit = ["classify", "csv", "--labels", "y.csv", "--model", "nameless/model", "-o", "p.csv"]
     assert main(["pretrain", "x.npy", "-o", "nameless", *SETTINGS]) == 0
-    assert main([*fit, "-o", "p.safetensors"]) == 0
+    assert main(fit) == 0
     capsys.readouterr()
     for command, where in (
         (["embed", "tuned/model", "swapped", "-o", "out"], "tuned"),
         (["embed", "scratch/model", "swapped", "-o", "out"], "scratch"),
-        ([*fit, "--predict", "swapped", "-o", "p.csv"], "csv"),
-        (["probe", "classify", "nameless/model", "--probe", "p.safetensors", "--predict", "swapped",
-          "-o", "p.csv"], "p.safetensors"),
-        (["probe", "classify", "tuned/model", "--probe", "tuned", "--predict", "swapped",
-          "-o", "p.csv"], "tuned"),
-    ):  # fmt: skip
+        ([*fit, "--predict", "swapped"], "csv"),
+        (["classify", "swapped", "--probe", "p.safetensors", *fit[4:]], "p.safetensors"),
+        (["classify", "swapped", "--probe", "tuned", "--model", "tuned/model", *fit[6:]], "tuned"),
+    ):
         assert main(command) == 2, command
         assert f"0 has 'heat' where {where} has 'load'" in capsys.readouterr().err, command
 
@@ -153,7 +184,7 @@ def test_a_run_without_dates_is_tuned_on_dated_files_without_their_calendar(tmp_
     Path("y.csv").write_text(f"series,label\n{labels}\n")
     assert main(["pretrain", "plain", "-o", "run", *SETTINGS]) == 0
     for folder in ("plain", "dated"):
-        tune = ["finetune", folder, "--y", "y.csv", "--from", "run", "-o", f"on-{folder}"]
+        tune = ["finetune", folder, "--labels", "y.csv", "--from", "run", "-o", f"on-{folder}"]
         assert main([*tune, "train.epochs=1"]) == 0
         assert main(["embed", f"on-{folder}/model", folder, "-o", f"of-{folder}"]) == 0
     plain, dated = (np.load(f"of-{folder}/tokens.npy") for folder in ("plain", "dated"))
@@ -169,7 +200,7 @@ def test_columns_are_not_taken_for_the_calendar(tmp_path, capsys, monkeypatch):
             f"{name}.csv"
         )
     assert main(["pretrain", "one.csv", "-o", "run", *SETTINGS]) == 0
-    assert main(["probe", "forecast", "run/model", "eight.csv", "--horizon", "3"]) == 2
+    assert main(["forecast", "eight.csv", "--model", "run/model", "--horizon", "3"]) == 2
     message = "eight.csv has 8 columns; run was trained on the calendar and a"
     assert message in capsys.readouterr().err
 
@@ -184,6 +215,11 @@ def test_columns_are_not_taken_for_the_calendar(tmp_path, capsys, monkeypatch):
         (["pretrain", "x.npy"], "the following arguments are required: -o/--out"),
         (["pretrain", "x.npy", "-o", "r", "epochs"], "unrecognized arguments: epochs"),
         (["embed", "m", "x", "-o", "o", "--sampling-rate", "a"], "invalid float value: 'a'"),
+        (["finetune", "x.npy", "-o", "r", "--y", "y.npy"], "unrecognized arguments: --y y.npy"),
+        (["classify", "x.npy", "--labels", "y.npy"], "arguments are required: --model"),
+        (["forecast", "x.csv", "--model", "m"], "arguments are required: --horizon"),
+        (["probe"], "the following arguments are required: COMMAND; see progmem probe --help"),
+        (["probe", "cue", "m"], "are required: SET; see progmem probe cue --help"),
     ],
 )
 def test_bad_use_gives_one_line_and_exit_code_2(arguments, message, capsys):

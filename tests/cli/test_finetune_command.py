@@ -15,7 +15,7 @@ from probe_setup import waves
 import progmem
 from progmem.cli import main
 from progmem.config import LabelConfig, read_config, read_finetune_config
-from progmem.data.labels import choose_parts
+from progmem.data.labels import split_rows
 from progmem.errors import ConfigError, InputError
 from progmem.report.tables import finetune_table
 from progmem.training.classifier import SequenceClassifier
@@ -43,7 +43,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     made_sets, files, pretrained, monkeypatch, capsys
 ):
     where = ["--data-dir", str(made_sets)]
-    command = ["finetune", "Wafer", *where, *TINY, "--labels", "50%"]
+    command = ["finetune", "Wafer", *where, *TINY, "--label-share", "50%"]
     result = "results/finetune/Wafer-0.json"
     assert main([*command, "-o", "wafer", "--result", result]) == 0
     printed = capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     assert len(kept["labelled_rows"]) == kept["rows"][0]["learnt"] == 24
     assert main(["results", "finetune"]) == 0
     assert "| Wafer | 50% |" in capsys.readouterr().out
-    own = ["finetune", "x.npy", "--y", "y.npy", "--from", str(pretrained), "--only-head"]
+    own = ["finetune", "x.npy", "--labels", "y.npy", "--from", str(pretrained), "--only-head"]
     small = ["train.epochs=2", "train.device=cpu"]
     assert main([*own, "-o", "own", *small]) == 0
     noted = json.loads((files / "own/result.json").read_text())["pretraining"]
@@ -62,7 +62,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
     assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
     assert "| head | validation | 1 | " in capsys.readouterr().out
-    use = ["probe", "classify", "own/model", "--probe", "own", "--predict", "x.npy", "-o", "p.csv"]
+    use = ["classify", "x.npy", "-o", "p.csv", "--probe", "own", "--model", "own/model"]
     assert main(use) == 0
     rows = list(csv.DictReader((files / "p.csv").read_text().splitlines()))
     classifier = SequenceClassifier.load("own")
@@ -70,10 +70,10 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     scores = np.sort(classifier.scores(np.load("x.npy")), axis=1)
     expected = scores[:, -1] - scores[:, -2]
     np.testing.assert_allclose([float(row["margin"]) for row in rows], expected, atol=1e-4)
-    assert main([*use[:2], str(pretrained / "model"), *use[3:]]) == 0  # only the head was trained
-    assert main([*use[:2], "wafer/model", *use[3:4], "wafer", *use[5:]]) == 2
+    assert main([*use[:-1], str(pretrained / "model")]) == 0  # only the head was trained
+    assert main([*use[:5], "wafer", "--model", "wafer/model"]) == 2
     assert "model has 1 channels" in capsys.readouterr().err
-    assert main([*use[:4], "wafer", *use[5:]]) == 2
+    assert main([*use[:5], "wafer", *use[6:]]) == 2
     assert "own/model is not the network of wafer; give its model/" in capsys.readouterr().err
     assert main(["embed", "own/model", "x.npy", "-o", "embedded"]) == 0
     probe = ["probe", "classify", "wafer/model", "Wafer", *where, "--split", "validation"]
@@ -86,41 +86,53 @@ def test_a_set_and_own_series_are_trained_by_one_command(
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("x.npy", "x.npy has no labels; give them with --y"),
-        ("x.npy --y one.npy", "classification needs at least two classes in y, got 1"),
-        ("x.npy --y y.npy --labels 13", "class 0 has 12 series, 13 labels were asked"),
-        ("x.npy --y names.npy --labels 13", "class fast has 12 series, 13 labels were asked"),
-        ("x.npy --y y.npy --labels few", "finetune.labels must be all, a share such as 5%"),
-        ("x.npy --y y.npy --labels 0%", "finetune.labels must be all, a share such as 5%"),
-        ("x.npy --y y.npy --split validation", "split is for data sets by name"),
-        ("x.npy --y gone.npy", "there is no file gone.npy"),
-        ("gone.npy --y y.npy", "there is no gone.npy"),
+        ("x.npy", "x.npy has no labels; give them with --labels"),
+        ("x.npy --labels one.npy", "classification needs at least two classes in y, got 1"),
+        ("x.npy --labels y.npy --label-share 13", "class 0 has 12 series, 13 labels were asked"),
+        (
+            "x.npy --labels names.npy --label-share 13",
+            "class fast has 12 series, 13 labels were asked",
+        ),
+        (
+            "x.npy --labels y.npy --label-share few",
+            "finetune.label_share must be all, a share such as 5%",
+        ),
+        (
+            "x.npy --labels y.npy --label-share 0%",
+            "finetune.label_share must be all, a share such as 5%",
+        ),
+        ("x.npy --labels y.npy --split validation", "split is for data sets by name"),
+        ("x.npy --labels gone.npy", "there is no file gone.npy"),
+        ("gone.npy --labels y.npy", "there is no gone.npy"),
         ("Waffer", "there is no file or folder Waffer; unknown data set 'Waffer'; did you mean"),
-        ("HAR --y y.npy", "--y is for own series; HAR has labels of its own"),
-        ("Electricity --y y.npy", "Electricity has no labels; those that have"),
+        ("HAR --labels y.npy", "--labels is for own series; HAR has labels of its own"),
+        ("Electricity --labels y.npy", "Electricity has no labels; those that have"),
         ("Electricity", "Electricity has no labels; those that have"),
-        ("inf.npy --y y.npy", "channel 1 is inf; mark missing values by NaN"),
-        ("inf.npy --y y.npy finetune.validation=0.9", "inf.0, sample 3, channel 1 is inf"),
-        ("short.npy --y y.npy --from RUN", "short.0 needs at least"),
-        ("wide.npy --y y.npy --from RUN", "model has 2 channels, got 3"),
-        ("x.npy --y y.npy --from nowhere", "--from must name the folder of a finished run"),
-        ("x.npy --y y.npy --from RUN/model", "/model; did you mean"),
-        ("x.npy --y y.npy --from RUN model.blocks=2", "model.blocks is 1 in"),
-        ("x.npy --y y.npy --from RUN finetune.encoder=vanilla", "is trained from scratch"),
-        ("x.npy --y y.npy finetune.encoder=lstm", "must be one of pmt, vanilla, got 'lstm'"),
-        ("x.npy --y y.npy finetune.only_head=2", "finetune.only_head must be true or false"),
+        ("inf.npy --labels y.npy", "channel 1 is inf; mark missing values by NaN"),
+        ("inf.npy --labels y.npy finetune.validation=0.9", "inf.0, sample 3, channel 1 is inf"),
+        ("short.npy --labels y.npy --from RUN", "short.0 needs at least"),
+        ("wide.npy --labels y.npy --from RUN", "model has 2 channels, got 3"),
+        ("x.npy --labels y.npy --from nowhere", "--from must name the folder of a finished run"),
+        ("x.npy --labels y.npy --from RUN/model", "/model; did you mean"),
+        ("x.npy --labels y.npy --from RUN model.blocks=2", "model.blocks is 1 in"),
+        ("x.npy --labels y.npy --from RUN finetune.encoder=vanilla", "is trained from scratch"),
+        ("x.npy --labels y.npy finetune.encoder=lstm", "must be one of pmt, vanilla, got 'lstm'"),
+        ("x.npy --labels y.npy finetune.only_head=2", "finetune.only_head must be true or false"),
         (
-            "x.npy --y y.npy finetune.validation=0.99",
-            "none of class 0, which has 12, is left to le",
+            "x.npy --labels y.npy finetune.validation=0.99",
+            "none of class 0, which has 12, is left to tr",
         ),
         (
-            "x.npy --y rare.npy finetune.validation=0.1",
-            "is left to learn from; leave the class out",
+            "x.npy --labels rare.npy finetune.validation=0.1",
+            "is left to train on; leave the class out",
         ),
-        ("lost.npy --y y.npy", "series 3 has no observed value; leave it out"),
-        ("x.npy --y y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
-        ("x.npy --y y.npy loss.icl=1", "unknown setting 'loss'"),
-        ("x.npy --y y.npy --result r.csv", "--result must name the .json file to write, got r."),
+        ("lost.npy --labels y.npy", "series 3 has no observed value; leave it out"),
+        ("x.npy --labels y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
+        ("x.npy --labels y.npy loss.icl=1", "unknown setting 'loss'"),
+        (
+            "x.npy --labels y.npy --result r.csv",
+            "--result must name the .json file to write, got r.",
+        ),
     ],
 )
 def test_bad_use_gives_one_line_and_changes_nothing(
@@ -141,11 +153,11 @@ def test_every_setting_refuses_nonsense_by_name(name):
 
 
 def test_settings_can_be_shown_and_read_back(tmp_path, capsys):
-    arguments = ["finetune", "x.npy", "-o", "run", "--print-config", "--labels", "5%"]
+    arguments = ["finetune", "x.npy", "-o", "run", "--print-config", "--label-share", "5%"]
     assert main([*arguments, "--only-head", "train.lr=1e-3"]) == 0
     (tmp_path / "shown.yaml").write_text(capsys.readouterr().out)
     again = read_finetune_config(tmp_path / "shown.yaml")
-    assert again.finetune.labels == "5%" and again.finetune.only_head
+    assert again.finetune.label_share == "5%" and again.finetune.only_head
     assert again.run.train.lr == 1e-3 and again.run.train.epochs == 50
 
 
@@ -161,8 +173,8 @@ def test_the_experiments_are_as_they_say(name):
 def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pretrained):
     out, cfg = tmp_path / "run", config()
     finetune(made(), out, cfg, log=None)
-    with pytest.raises(ConfigError, match=r"other settings: finetune\.labels differ"):
-        finetune(made(), out, config("finetune.labels=50%"), log=None)
+    with pytest.raises(ConfigError, match=r"other settings: finetune\.label_share differ"):
+        finetune(made(), out, config("finetune.label_share=50%"), log=None)
     with pytest.raises(ConfigError, match="begun with other data: labels differ"):
         finetune(made()._replace(y=1 - made().y), out, cfg, log=None)
     start = tmp_path / "start"
@@ -180,6 +192,16 @@ def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pre
         finetune(made(), start, cfg, pretrained=other, log=None)
 
 
+def test_a_run_of_0_1_0_goes_on_although_its_setting_had_another_name(tmp_path):
+    finetune(made(), tmp_path, config(), log=None)
+    written = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(written.replace("label_share:", "labels:"))
+    finetune(made(), tmp_path, config(), log=None)
+    assert (tmp_path / "config.yaml").read_text() == written
+    with pytest.raises(ConfigError, match=r"other settings: finetune\.label_share differ"):
+        finetune(made(), tmp_path, config("finetune.label_share=50%"), log=None)
+
+
 def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_path):
     data = made()
     data.test[3][5, 1] = np.inf
@@ -190,8 +212,8 @@ def test_a_test_series_with_infinite_values_is_refused_before_the_training(tmp_p
 
 def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
     with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'loss'"):
-        finetune(made()._replace(noted={}), pretrained, config(), log=None)
-    finetune(made()._replace(noted={}), tmp_path / "tuned", config(), log=None)
+        finetune(made()._replace(source={}), pretrained, config(), log=None)
+    finetune(made()._replace(source={}), tmp_path / "tuned", config(), log=None)
     with pytest.raises(ConfigError, match=r"not a run of this kind: .* unknown setting 'finetune'"):
         pretrain(made().recordings, tmp_path / "tuned", read_config(None, SHAPE), log=None)
 
@@ -199,8 +221,8 @@ def test_a_folder_of_another_kind_of_run_is_refused(tmp_path, pretrained):
 def test_a_label_that_is_alone_in_its_class_is_refused_where_it_would_be_held_out():
     data = made()
     alone = np.where(np.arange(40) == 0, 0, 1)
-    with pytest.raises(InputError, match="none of class slow, which has 1, is left to learn"):
-        choose_parts(data._replace(y=alone), labels="all", label_seed=0, validation=0.2)
+    with pytest.raises(InputError, match="none of class slow, which has 1, is left to train on"):
+        split_rows(data._replace(y=alone), label_share="all", label_seed=0, validation=0.2)
 
 
 def made_result(accuracy, *, seed=0, label_seed=0, start="scratch", name="HAR", **changed):
@@ -221,6 +243,13 @@ def test_runs_that_began_with_other_data_are_not_averaged():
     results = [begun_with("FordA", 0), begun_with("FordA", 1), begun_with("FordB", 0)]
     lines = finetune_table(results).splitlines()[2:]
     assert [line.split(" | ")[6] for line in lines] == ["2", "1"]
+
+
+def test_results_of_0_1_0_are_averaged_with_those_of_today():
+    old, new = made_result(0.5), made_result(0.7, seed=1)
+    old["config"]["finetune"]["labels"] = new["config"]["finetune"]["label_share"] = "all"
+    (line,) = finetune_table([old, new]).splitlines()[2:]
+    assert "| 2 | 60.0" in line
 
 
 def test_the_table_averages_seeds_and_sets_the_paper_beside_what_it_measured():

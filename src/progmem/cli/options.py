@@ -1,0 +1,108 @@
+"""What commands share: how one is declared, and options with one name and meaning everywhere."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RECORDINGS = ".npy, .npz or .csv file of recordings, or a folder of such files"
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], None],
+    *,
+    summary: str,
+    example: str,
+    takes_settings: bool = False,
+) -> argparse.ArgumentParser:
+    """A command with a sentence and an example in its help.
+
+    Args:
+        takes_settings: whether section.key=value may follow, which argparse leaves over.
+    """
+    epilog = f"example:\n  {example}"
+    if takes_settings:
+        epilog = (
+            "section.key=value changes a setting, such as train.epochs=20; --print-config shows all"
+            f" settings.\n\n{epilog}"
+        )
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run, parser=parser, takes_settings=takes_settings)
+    return parser
+
+
+def add_group(commands: Any, name: str, *, summary: str) -> Any:
+    """A command that has commands of its own; returns where they are added."""
+    parser = commands.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+    )
+    return parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+
+
+def add_out(parser: argparse.ArgumentParser, what: str, **options: Any) -> None:
+    parser.add_argument("-o", "--out", type=Path, help=what, **options)
+
+
+def add_model(parser: argparse.ArgumentParser, *names: str, **options: Any) -> None:
+    """MODEL as a positional argument, or by the names that are given."""
+    parser.add_argument(
+        *(names or ("model",)),
+        type=Path,
+        metavar="MODEL",
+        help="folder of a saved model, such as RUN/model",
+        **options,
+    )
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "set", metavar="SET", help="name of a data set; `progmem data list` shows them"
+    )
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder with the files of the data sets; by default that of $PROGMEM_DATA",
+    )
+
+
+def add_split(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--split",
+        default="official",
+        help="how a data set is divided into training and test rows: official (default), "
+        "validation, or another that the set has",
+    )
+
+
+def add_labels(parser: Any, what: str, **options: Any) -> None:
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help=f"{what}: a .csv file with the columns series and label (an empty cell is no label), "
+        "or a .npy or .npz array with one label per series, in order",
+        **options,
+    )
+
+
+def add_fitted_probe(parser: Any, what: str) -> None:
+    parser.add_argument("--probe", type=Path, metavar="FILE", help=what)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="yaml file of settings")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print all settings as yaml and stop"
+    )

@@ -1,0 +1,104 @@
+"""``progmem pretrain`` and ``progmem finetune``."""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from progmem.cli import options
+
+
+def add_pretrain(commands: Any) -> None:
+    parser = options.add_command(
+        commands,
+        "pretrain",
+        _pretrain,
+        summary="train a model on recordings without labels",
+        example="progmem pretrain recordings/ -o run model.size=small views.preset=medium",
+        takes_settings=True,
+    )
+    parser.usage = "progmem pretrain DATA -o RUN [options] [section.key=value ...]"
+    parser.add_argument(
+        "data", metavar="DATA", help=f"{options.RECORDINGS}, or the name of a data set"
+    )
+    options.add_out(parser, "folder of the run; the same command resumes it", required=True)
+    options.add_data_dir(parser)
+    options.add_split(parser)
+    options.add_config(parser)
+
+
+def _pretrain(args: Namespace) -> None:
+    from progmem.config import read_config
+    from progmem.training.pretrain import pretrain
+
+    cfg = read_config(args.config, args.overrides)
+    if args.print_config:
+        _print_settings(cfg.to_dict())
+        return
+    pretrain(args.data, args.out, cfg, data_dir=args.data_dir, split=args.split)
+
+
+def add_finetune(commands: Any) -> None:
+    parser = options.add_command(
+        commands,
+        "finetune",
+        _finetune,
+        summary="train a classifier on labels, from a pretrained run or from scratch",
+        example="progmem finetune X.npy --labels labels.csv --from run -o tuned",
+        takes_settings=True,
+    )
+    parser.usage = "progmem finetune DATA -o RUN [options] [section.key=value ...]"
+    parser.add_argument(
+        "data", metavar="DATA", help=f"{options.RECORDINGS}, or the name of a data set"
+    )
+    options.add_out(parser, "folder of the run; the same command resumes it", required=True)
+    parser.add_argument(
+        "--from",
+        dest="pretrained",
+        type=Path,
+        metavar="RUN",
+        help="folder of a pretrained run to start from; by default from scratch",
+    )
+    options.add_labels(parser, "labels of the recordings (a data set has its own)")
+    parser.add_argument(
+        "--label-share",
+        metavar="SHARE",
+        help="how many labels to train on: a share such as 5%%, a number per class, or all "
+        "(default)",
+    )
+    parser.add_argument(
+        "--only-head", action="store_true", help="train a linear head and keep the network frozen"
+    )
+    options.add_data_dir(parser)
+    options.add_split(parser)
+    parser.add_argument(
+        "--result",
+        type=Path,
+        metavar="FILE",
+        help=".json file for the scores, in addition to RUN/result.json",
+    )
+    options.add_config(parser)
+
+
+def _finetune(args: Namespace) -> None:
+    from progmem.config import read_finetune_config
+    from progmem.training.finetune import finetune
+
+    overrides = list(args.overrides)
+    if args.label_share is not None:
+        overrides.append(f"finetune.label_share={args.label_share}")
+    if args.only_head:
+        overrides.append("finetune.only_head=true")
+    cfg = read_finetune_config(args.config, overrides)
+    if args.print_config:
+        _print_settings(cfg.to_dict())
+        return
+    finetune(
+        args.data, args.out, cfg, y=args.labels, pretrained=args.pretrained,
+        data_dir=args.data_dir, split=args.split, result=args.result,
+    )  # fmt: skip
+
+
+def _print_settings(settings: dict[str, Any]) -> None:
+    print(yaml.safe_dump(settings, sort_keys=False), end="")

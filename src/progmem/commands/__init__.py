@@ -1,1 +1,0 @@
-"""What `progmem probe` does: models, data, probes, results and tables put together."""
