@@ -1,4 +1,4 @@
-"""HGCL, the token objective (eq. 4 and the bucket form of the appendix), at two levels.
+"""HGCL, the token objective (eq. 3 and the bucket form of the appendix), at two levels.
 
 An anchor has its positive p in the other view, local candidates c around p weighted by a Gaussian
 q of their distance, and negatives from other sequences. With the bucket T = sum_{c != p} q_c s_c:

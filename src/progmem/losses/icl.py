@@ -1,4 +1,4 @@
-"""ICL, the sequence objective (eq. 5): two views of a series attract, other series repel.
+"""ICL, the sequence objective (eq. 4): two views of a series attract, other series repel.
 
 Shapes: A anchors, G keys (both views of all series), D width.
 """

@@ -1,4 +1,4 @@
-"""PCL, the memory objective (eq. 3): a slot attracts itself in the other view, other series repel.
+"""PCL, the memory objective (eq. 2): a slot attracts itself in the other view, other series repel.
 
 Slots have no projection head. They are l2-normalised before negatives are drawn from them.
 

@@ -1,4 +1,4 @@
-"""The weighted sum of the three objectives (eq. 6) on two views of a batch, with its parts.
+"""The weighted sum of the three objectives (eq. 5) on two views of a batch, with its parts.
 
 Each process holds some rows of the global batch. Anchors are its own rows; keys and negatives come
 from all rows, gathered with gradients; sums are divided by the number of anchors everywhere. The

@@ -1,4 +1,4 @@
-"""The PMA block (eq. 2, Algorithm 1): gates, memory slots and windows, overlap pool, feed-forward.
+"""The PMA block (eq. 1, Algorithm 1): gates, memory slots and windows, overlap pool, feed-forward.
 
 The memory gate mixes a memory with the reset state, g * a + (1 - g) * b with
 g = sigmoid(Linear([a; b])), both normalised (Algorithm 1), which keeps the carried memory bounded

@@ -123,7 +123,7 @@ def window_attention(
     Args:
         qkv: projections of tokens, all of them in windows, (B, K, 3D); without gradients they may
             be overwritten.
-        start: the first memory M_r, (n, D); None, like ``below`` and ``weights``: no memory.
+        reset: the first memory M_r, (n, D); None, like ``below`` and ``weights``: no memory.
         training: dropout is on, and values must not depend on whether gradients are enabled.
     """
     B, N = masks.windows.shape

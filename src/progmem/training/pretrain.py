@@ -1,4 +1,4 @@
-"""Training without labels: two views of each series, embedded and compared (eq. 6).
+"""Training without labels: two views of each series, embedded and compared (eq. 5).
 
 Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens, N windows,
 W window, D width.

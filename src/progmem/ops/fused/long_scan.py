@@ -257,7 +257,7 @@ def _read(
 
 @kernel()
 def _write(
-    attended, carry, out, out_b, ff_norm_w, ff_norm_b, fc1, fc1_b, narrow,
+    attended, carry, out, out_b, ff_norm_w, ff_norm_b, fc1, fc1_b, fc2,
     f, total, partial, R, eps,
     D: tl.constexpr, D_: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -283,6 +283,6 @@ def _write(
     expanded += tl.load(fc1_b + o, mask=there, other=0.0).to(tl.float32)[None, :]
     expanded = 0.5 * expanded * (1 + tl.erf(expanded * 0.7071067811865476))
     where = (c < D)[:, None] & there[None, :]
-    columns = tl.load(narrow + c[:, None] * 4 * D + o[None, :], mask=where, other=0.0)
+    columns = tl.load(fc2 + c[:, None] * 4 * D + o[None, :], mask=where, other=0.0)
     acc = tl.dot(expanded.to(dtype), tl.trans(columns), input_precision="ieee")
     tl.store(partial + (part * R + first) * D + at, acc, mask=cell)

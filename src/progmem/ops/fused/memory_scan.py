@@ -199,8 +199,8 @@ def run_backward(
     Args:
         d_memory: of the memory after each window, (B, N, n, D).
         d_carry: of the carry's keys and values from the windows' tokens, (B, N, n, H, d) each.
-        into: output, the gradients of ``k`` and ``v``, (B, N, J, H, d) each. Those of the first
-            n rows, the memory below, are written; those of the tokens are added.
+        d_keys_values: output, the gradients of ``k`` and ``v``, (B, N, J, H, d) each. Those of the
+            first n rows, the memory below, are written; those of the tokens are added.
     """
     B, N, n, D = d_memory.shape
     R, H = B * n, k.shape[2]
