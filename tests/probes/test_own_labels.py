@@ -129,6 +129,7 @@ def test_a_label_that_is_missing_is_no_class(y, labels):
     assert known.tolist() == [True, False, True] and found.tolist() == labels
 
 
+@pytest.mark.slow
 def test_the_estimate_does_not_flatter(model):
     """Labels that mean nothing are predicted by chance, however C is chosen."""
     encoder, found = progmem.load(model), []
