@@ -176,7 +176,9 @@ GAP[100:] = np.nan
 @pytest.mark.parametrize(
     "series, dates, options, message",
     [
-        (daily_waves(T), None, {}, "give the dates of the series, or a DataFrame that is indexed"),
+        (pd.DataFrame(daily_waves(T)).rename(index=str), None, {},
+         "give the dates of the series, or a DataFrame that is indexed"),
+        (daily_waves(T), None, {}, "the model sees time covariates; give the dates of the series"),
         (daily_waves(T), hours(T + 1), {}, "300 samples, 301 dates"),
         (daily_waves(T), hours(T + 1).delete(40), {}, "dates must be regular: .* put rows of NaN"),
         (np.zeros((2, 3, 4)), hours(2), {}, r"must be \(time,\) or \(time, columns\), got \(2, 3"),

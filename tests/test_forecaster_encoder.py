@@ -104,6 +104,19 @@ def test_it_is_kept_in_a_folder_with_its_encoder(fitted, tmp_path):
         progmem.PMTForecaster.load(tmp_path / "kept", fitted.encoder)
 
 
+def test_a_series_without_dates_is_predicted_by_the_numbers_of_its_samples():
+    values = noisy().to_numpy()
+    forecaster = quick().fit(values)
+    found = forecaster.predict(3)
+    assert found.index.tolist() == [T, T + 1, T + 2] and found.index.name == "sample"
+    newer = forecaster.predict(3, np.concatenate([values, values[:5]]))
+    assert newer.index.tolist() == [T + 5, T + 6, T + 7]
+    with pytest.raises(InputError, match="steps of 0 days 01:00:00; the forecaster was fitted on"):
+        forecaster.predict(3, values, hours(T))
+    dated = progmem.PMTForecaster(forecaster.encoder, context=48).fit(values, hours(T))
+    np.testing.assert_array_equal(dated.predict(3), found)  # dates change nothing but the index
+
+
 def test_a_horizon_before_fit_is_refused():
     with pytest.raises(InputError, match="horizon 3 was not fitted; fitted: none: call fit"):
         quick().predict(3)

@@ -18,7 +18,13 @@ from torch import Tensor
 from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted, shaped
 from progmem.config import LONGEST_TRAINING_WINDOW, is_real, read_config
-from progmem.data.dates import COVARIATES, next_dates, step_of, time_covariates
+from progmem.data.dates import (
+    COVARIATES,
+    ONE_SAMPLE,
+    next_dates,
+    step_of,
+    time_covariates,
+)
 from progmem.data.forecast_sets import ForecastData, moments
 from progmem.data.own_series import DatedValues, as_dated_values
 from progmem.data.reader import Recording
@@ -203,7 +209,7 @@ class PMTForecaster:
         self.data: ForecastData | None = None
 
     def fit(self, series: Any, dates: Any = None) -> "PMTForecaster":
-        """Encode a series (T,) or (T, F), NaN where missing, with regular dates.
+        """Encode a series (T,) or (T, F), NaN where missing, with regular dates or without dates.
 
         A DataFrame that is indexed by dates needs no others. The encoder is trained before, if none
         was given.
@@ -241,8 +247,9 @@ class PMTForecaster:
     def predict(self, horizon: int, series: Any = None, dates: Any = None) -> "pd.DataFrame":
         """The next ``horizon`` samples after the fitted series, or after a newer ``series``.
 
-        One row a date; a column for each of the series', and for each of its quantiles: the
-        prediction plus that quantile of the residuals the same number of steps ahead.
+        One row a date, or a number of a sample; a column for each of the series', and for each of
+        its quantiles: the prediction plus that quantile of the residuals the same number of steps
+        ahead.
         """
         import pandas as pd
 
@@ -282,8 +289,8 @@ class PMTForecaster:
         scaled = torch.cat([centre, centre + known.spread]).reshape(-1, horizon, F).cpu().numpy()
         found = scaled * self.scale + self.mean  # (1+q, H, F)
         table = found.transpose(1, 2, 0).reshape(horizon, -1)
-        following = next_dates(index, horizon).rename("date")
-        return pd.DataFrame(table, index=following, columns=self._names(self.columns))
+        names = self._names(self.columns)
+        return pd.DataFrame(table, index=next_dates(index, horizon), columns=names)
 
     def estimate(self, horizon: int) -> Estimate:
         """How far off predictions of the validation part are; the penalty was chosen on it."""
@@ -370,6 +377,8 @@ class PMTForecaster:
             )
         if channels == F:
             return taken.values
+        if step_of(taken.dates) == ONE_SAMPLE:
+            raise InputError("the model sees time covariates; give the dates of the series")
         return np.concatenate([time_covariates(taken.dates), taken.values], axis=1)
 
     def save(self, path: str | Path) -> None:
@@ -390,7 +399,7 @@ class PMTForecaster:
         return _load(Path(path), encoder)
 
 
-def _end(index: "pd.DatetimeIndex") -> Origins:
+def _end(index: "pd.Index") -> Origins:
     """The last moment of a series with these dates."""
     return Origins(np.array([0]), np.array([len(index) - 1]))
 
@@ -424,15 +433,20 @@ def trained_encoder(forecaster: "PMTForecaster", taken: DatedValues, end: int) -
         return pretrain(recordings, folder / "run", cfg, log=log)
 
 
-def tokens_of_a_day(dates: "pd.DatetimeIndex", context: int, window: int) -> tuple[int, int]:
+def tokens_of_a_day(
+    dates: "pd.DatetimeIndex | pd.RangeIndex", context: int, window: int
+) -> tuple[int, int]:
     """Patch and patch stride: a day, if one fits well into a window, and an eighth of it.
 
     The last token of ``context`` + 1 samples ends with them: the patch is made a little longer
-    until it does. Where a day does not fit, a patch is an eighth of the training window.
+    until it does. Where a day does not fit, and without dates, a patch is an eighth of the
+    training window.
     """
     import pandas as pd
 
-    day = int((dates < dates[0] + pd.Timedelta(days=1)).sum())  # samples
+    day = 0  # samples
+    if not isinstance(dates, pd.RangeIndex):
+        day = int((dates < dates[0] + pd.Timedelta(days=1)).sum())
     patch = day if 4 <= day <= window // 3 else max(1, window // 8)
     stride = max(1, round(patch / 8))
     return patch + (context + 1 - patch) % stride, stride

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 COVARIATES = ("minute", "hour", "weekday", "day", "day of year", "month", "week")
 
 
+ONE_SAMPLE = "one sample"  # the step of a series without dates
+
+
 def time_covariates(dates: Any) -> np.ndarray:
     """The time covariates of each date, (T, 7) in the order of ``COVARIATES``, not scaled."""
     import pandas as pd
@@ -115,8 +118,14 @@ def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     return table.drop(columns="date").set_axis(index)
 
 
-def step_of(index: "pd.DatetimeIndex") -> "pd.Timedelta | pd.DateOffset | str":
+def step_of(
+    index: "pd.DatetimeIndex | pd.RangeIndex",
+) -> "pd.Timedelta | pd.DateOffset | str":
     """The step between regular dates, or pandas' name of the rule they follow."""
+    import pandas as pd
+
+    if isinstance(index, pd.RangeIndex):
+        return ONE_SAMPLE
     step = _step(index)
     assert step is not None
     return step
@@ -158,8 +167,10 @@ def _months(index: "pd.DatetimeIndex") -> "pd.DateOffset | None":
     return pd.DateOffset(months=int(months[0])) if alike else None
 
 
-def next_dates(index: "pd.DatetimeIndex", count: int) -> "pd.DatetimeIndex":
-    """The ``count`` dates that follow regular ones."""
+def next_dates(index: "pd.DatetimeIndex | pd.RangeIndex", count: int) -> "pd.Index":
+    """The ``count`` dates that follow regular ones, or the numbers of the samples that follow."""
     import pandas as pd
 
-    return pd.date_range(index[-1], periods=count + 1, freq=step_of(index))[1:]
+    if isinstance(index, pd.RangeIndex):
+        return pd.RangeIndex(len(index), len(index) + count, name="sample")
+    return pd.date_range(index[-1], periods=count + 1, freq=step_of(index), name="date")[1:]

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class DatedValues(NamedTuple):
-    """The values, column names and dates of a series."""
+    """The values, column names and dates of a series; without dates, the numbers of its samples."""
 
     values: np.ndarray  # (T, F), NaN where missing
     columns: tuple[str, ...]
-    dates: "pd.DatetimeIndex"
+    dates: "pd.DatetimeIndex | pd.RangeIndex"
 
 
 def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
-    """A user's series, checked: numbers, at most two axes, one regular date per sample."""
+    """A user's series, checked: numbers, at most two axes, one regular date per sample, or none."""
     import pandas as pd
 
     if isinstance(series, pd.Series):
@@ -45,11 +45,13 @@ def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
         array = array[:, None] if array.ndim == 1 else array
         one = array.shape[1] == 1
         series = pd.DataFrame(array, columns=["value"] if one else range(array.shape[1]))
-    if dates is None:
-        if not isinstance(series.index, pd.DatetimeIndex):
+    index: pd.DatetimeIndex | pd.RangeIndex
+    if dates is None and series.index.equals(pd.RangeIndex(len(series))):  # nothing but a count
+        index = pd.RangeIndex(len(series))
+    else:
+        if dates is None and not isinstance(series.index, pd.DatetimeIndex):
             raise InputError("give the dates of the series, or a DataFrame that is indexed by them")
-        dates = series.index
-    index = regular_dates(dates, len(series))
+        index = regular_dates(series.index if dates is None else dates, len(series))
     if isinstance(series.index, pd.DatetimeIndex) and not series.index.equals(index):
         raise InputError("the series is indexed by other dates than those given; leave those out")
     columns = tuple(map(str, series.columns))
