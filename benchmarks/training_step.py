@@ -31,7 +31,7 @@ from progmem.data.windows import TrainingWindows
 from progmem.series import ChannelStats
 from progmem.training.distributed import make_fabric
 from progmem.training.metrics import StepMetrics
-from progmem.training.pretrain import initial_model, model_for, pretraining
+from progmem.training.pretrain import initial_model, make_pretrainer, model_for
 
 SETTINGS = ("model.patch=8", "model.patch_stride=4", "model.window=6", "model.stride=3",
             "model.slots=2", "views.preset=strong", "train.seed=0")  # fmt: skip
@@ -62,7 +62,7 @@ def begin(
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     model = initial_model(model_for(rows, cfg), stats, cfg.train.seed)
-    trainer = pretraining(model, rows, cfg, make_fabric(cfg), total=total, capture=capture)
+    trainer = make_pretrainer(model, rows, cfg, make_fabric(cfg), total=total, capture=capture)
     if compiled:
         plain: Any = getattr(trainer.update, "plain", trainer.update)
         plain.learner = torch.compile(plain.learner)

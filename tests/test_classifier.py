@@ -93,6 +93,15 @@ def test_series_without_a_label_are_pretrained_on_and_nothing_else():
     assert not np.allclose(quick().fit(X, lied).predict_proba(X), ours.predict_proba(X))
 
 
+def test_the_seed_is_that_of_both_trainings(fitted):
+    X, y = slopes()
+    head_only = (*EVERY, "finetune.only_head=true", "finetune.views=strong")
+    one, other = (quick(seed=seed, settings=head_only).fit(X[:24], y[:24]) for seed in (0, 1))
+    assert not np.allclose(one.predict_proba(X), other.predict_proba(X))
+    frozen = other.network_.encoder
+    assert_same_weights(small(epochs=None, steps=1, seed=1).fit(X[:24]).model_, frozen)
+
+
 def test_a_fit_depends_on_parameters_and_data_alone_and_leaves_random_numbers_alone(fitted, capsys):
     X, y = slopes()
     torch.manual_seed(5)

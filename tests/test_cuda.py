@@ -155,11 +155,11 @@ def test_batches_replayed_by_encode_give_what_plain_ones_give(
 
     monkeypatch.setattr(cuda_graphs, "capture", counted)
     with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-        found = model.encode(x, lengths, batch_size=2)
+        found = model.encode(x, lengths=lengths, batch_size=2)
         assert len(devices) == 1
-        here = model.encode(x.cuda(), lengths, batch_size=2)
+        here = model.encode(x.cuda(), lengths=lengths, batch_size=2)
         monkeypatch.setattr(cuda_graphs, "MIN_BATCHES", 100)
-        plain = model.encode(x, lengths, batch_size=2)
+        plain = model.encode(x, lengths=lengths, batch_size=2)
     assert len(devices) == 2
     assert_same(found, plain, atol=atol)
     assert_same(on_cpu(here), plain, atol=atol)

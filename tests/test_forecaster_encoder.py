@@ -85,6 +85,13 @@ def test_it_is_kept_in_a_folder_with_its_encoder(fitted, tmp_path):
     for encoder in (None, fitted.encoder):
         again = progmem.PMTForecaster.load(tmp_path / "kept", encoder)
         pd.testing.assert_frame_equal(again.predict(6, table), expected)
+    own = progmem.PMTForecaster.load(tmp_path / "kept")
+    for folder in ("kept", "copy"):  # one that has its encoder keeps it, also where it was
+        own.save(tmp_path / folder)
+        last = progmem.PMTForecaster.load(tmp_path / folder)
+        pd.testing.assert_frame_equal(last.predict(6, table), expected)
+    with pytest.raises(InputError, match="is a folder; name the file to write"):
+        again.save(tmp_path / "kept")
     again.fit(table)  # with the encoder it has
     assert_same_weights(again.encoder, fitted.encoder)
     again.predict(6)

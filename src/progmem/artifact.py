@@ -22,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from progmem.errors import ArtifactError
+from progmem.errors import ArtifactError, InputError
 from progmem.files import write_file
 
 FORMAT = "progmem artifact 1"
@@ -127,6 +127,16 @@ def check_tensors(
 def shaped(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """A tensor without memory, to say what is expected."""
     return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def check_replaceable(path: Path, kind: str) -> None:
+    """Refuse to write an artifact of ``kind`` over a file that is something else."""
+    if not path.exists():
+        return
+    try:
+        read(path, kind)
+    except ArtifactError as error:
+        raise InputError(f"{path} would be written over: {error}; name another file") from error
 
 
 def noted(

@@ -84,10 +84,16 @@ def check_fields(config: Any, section: str) -> None:
             object.__setattr__(config, item.name, float(value))
 
 
+RENAMED = {"finetune.labels": "finetune.label_share"}
+
+
 def check_names(given: Iterable[str], known: Iterable[str], section: str = "") -> None:
     """Refuse a name that is not known, with the nearest that is."""
     known, dot = list(known), f"{section}." if section else ""
     for name in given:
+        now = RENAMED.get(f"{dot}{name}")
+        if now is not None:
+            raise ConfigError(f"the setting '{dot}{name}' is called '{now}' now")
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"did you mean '{dot}{near[0]}'?" if near else f"known: {', '.join(known)}"

@@ -30,6 +30,7 @@ from progmem.data.own_series import DatedValues, as_dated_values
 from progmem.data.reader import Recording
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
+from progmem.files import check_output
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.probes.forecast import (
@@ -105,7 +106,7 @@ def fit_column(x: Sequence[Tensor], y: Sequence[Tensor], context: int) -> tuple[
 
 
 def to_the_mean(x: Tensor, y: Tensor, alphas: Sequence[float], _: int) -> list[Ridge]:
-    """Ridges of future_values y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
+    """Ridges of futures y (n, H) on `knowledge`: a penalty draws predictions to the mean."""
     return ridge_path(x, y, alphas)
 
 
@@ -200,6 +201,7 @@ class PMTForecaster:
         if not isinstance(quantiles, tuple) or not all(is_real(q) and 0 < q < 1 for q in quantiles):
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
         self.trains = encoder is None  # in fit
+        self.owns_encoder = self.trains  # and is saved with it
         self.context, self.validation = int(context), float(validation)
         self.quantiles = tuple(map(float, quantiles))
         self.size, self.seed, self.verbose, self.settings = size, seed, verbose, settings
@@ -385,7 +387,7 @@ class PMTForecaster:
         """Write the horizons fitted so far, without pickle.
 
         If ``fit`` trained the encoder, ``path`` is a folder, which holds it too; otherwise a file
-        without the encoder.
+        without the encoder. A forecaster that was loaded from a folder is saved as one.
         """
         _save(self, Path(path))
 
@@ -461,13 +463,15 @@ def _save(forecaster: "PMTForecaster", path: Path) -> None:
     """Write the horizons fitted so far."""
     if not forecaster.fitted:
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
-    if forecaster.trains:
+    if forecaster.owns_encoder:
         from progmem.estimators import check_folder
 
         assert isinstance(forecaster.encoder, PMT)
         check_folder(path, ("model", FILE), "a forecaster with its encoder")
         forecaster.encoder.save(path / "model")
         path = path / FILE
+    else:
+        check_output(path)
     tensors = {name: torch.as_tensor(getattr(forecaster, name)) for name in ("mean", "scale")}
     for horizon, (columns, spread, _) in forecaster.fitted.items():
         tensors |= {
@@ -490,9 +494,9 @@ def _save(forecaster: "PMTForecaster", path: Path) -> None:
 
 def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+    owns_encoder = path.is_dir() and encoder is None
     if path.is_dir():
-        if encoder is None:
-            encoder = saving.load(path / "model")
+        encoder = saving.load(path / "model") if encoder is None else encoder
         path = path / FILE
     if not path.is_file():
         raise InputError(f"there is no forecaster in {path}")
@@ -514,6 +518,7 @@ def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     except InputError as error:  # of an argument
         raise InputError(f"{where}: {error}") from error
     found.columns, found.step, found.fitted = tuple(columns), step, fitted
+    found.owns_encoder = owns_encoder
     found.mean, found.scale = (kept.tensors[name].numpy() for name in ("mean", "scale"))
     return found
 

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -56,15 +57,13 @@ def test_an_option_of_several_commands_has_one_meaning(name):
 
 
 def test_settings_can_be_shown(capsys):
-    assert main(["pretrain", "x.npy", "-o", "run", "--print-config", "train.lr=1e-3"]) == 0
+    assert main(["pretrain", "--print-config", "train.lr=1e-3"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert shown["train"]["lr"] == 1e-3 and set(shown) == {
-        "model",
-        "data",
-        "views",
-        "loss",
-        "train",
-    }
+    assert shown["train"]["lr"] == 1e-3
+    assert set(shown) == {"model", "data", "views", "loss", "train"}
+    assert set(shown["model"]) == {field.name for field in fields(progmem.ModelConfig)}
+    assert main(["pretrain", "x.npy", "-o", "run", "--print-config", "model.slots=3"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["slots"] == 3
 
 
 def test_pretrain_and_embed_from_files(tmp_path, capsys):

@@ -127,6 +127,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
             "is left to train on; leave the class out",
         ),
         ("lost.npy --labels y.npy", "series 3 has no observed value; leave it out"),
+        ("x.npy --labels y.npy finetune.labels=5%", "is called 'finetune.label_share' now"),
         ("x.npy --labels y.npy finetune.headlr=1", "did you mean 'finetune.head_lr'?"),
         ("x.npy --labels y.npy loss.icl=1", "unknown setting 'loss'"),
         (

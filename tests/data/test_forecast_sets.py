@@ -120,11 +120,11 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
     monkeypatch.chdir(series)
     where, bare = ["--data-dir", str(series)], "data.covariates=false"
     assert main(["pretrain", "ETTh1", "-o", "run", *where, *TINY, bare]) == 0
-    model = load("run/model")
+    model = load("run/model", device="auto")  # as the command does
     assert model.cfg.channels == 2
     data = forecast_set("ETTh1", series)
     start, end = data.bounds["train"]
-    np.testing.assert_allclose(model.stats.mean, data.x[0, start:end, 7:].mean(0), rtol=1e-6)
+    np.testing.assert_allclose(model.stats.mean.cpu(), data.x[0, start:end, 7:].mean(0), rtol=1e-6)
     seen = data.with_channels(2)
     np.testing.assert_array_equal(seen.x, data.x[..., 7:])
     probe = ["probe", "forecast", "run/model", "ETTh1", *where, "--horizons", "24"]

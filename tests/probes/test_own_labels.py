@@ -184,6 +184,8 @@ def test_the_margin_is_the_lead_over_the_next_class(model):
         ("x.npy --labels same.npy", "at least two classes in y, got 0"),
         ("x.npy --labels x.npy", "one label per series, got shape (30, 60, 2)"),
         ("x.npy --labels measured.npy", "each of the 30 labels occurs once, such as 0.5"),
+        ("x.npy --labels halves.npy", "classes are whole numbers or texts, got the label 0.5"),
+        ("x.npy --labels y.npy -o kept.csv", "kept.safetensors would be written over: "),
         ("x.npy --labels single.npy", "one label per series, got shape ()"),
         ("x.npy --labels bad.csv", "no column 'label'; it has a, b"),
         ("x.npy --labels commas.csv", "commas.csv cannot be read: rows have more cells"),
@@ -209,6 +211,8 @@ def test_bad_input_gives_one_line(model, files, arguments, message, capsys):
     np.save("inf.npy", np.full(30, np.inf))
     np.save("single.npy", np.float64(1))
     np.save("measured.npy", np.arange(30) + 0.5)
+    np.save("halves.npy", np.arange(30) % 2 + 0.5)
+    shutil.copy(model / "model.safetensors", files / "kept.safetensors")
     np.save("lost.npy", np.stack([np.zeros((60, 2)), np.full((60, 2), np.nan)]))
     for folder in ("many", "d.csv"):
         (files / folder).mkdir()

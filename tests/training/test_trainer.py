@@ -174,7 +174,7 @@ def small_trainer(*, replayed):
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     model = initial_model(model_for(rows, cfg), stats, 0)
-    made = pretrain.pretraining(model, rows, cfg, make_fabric(cfg), total=9)
+    made = pretrain.make_pretrainer(model, rows, cfg, make_fabric(cfg), total=9)
     if replayed:
         made = dataclasses.replace(made, update=trainer.ReplayedUpdate(made.update))
     return made

@@ -91,8 +91,9 @@ def add_labels(parser: Any, what: str, **options: Any) -> None:
         "--labels",
         type=Path,
         metavar="FILE",
-        help=f"{what}: a .csv file with the columns series and label (an empty cell is no label), "
-        "or a .npy or .npz array with one label per series, in order",
+        help=f"{what}: a .csv file with a column label (an empty cell is no label) and, for a "
+        "folder of recordings, a column series; or a .npy or .npz array with one label per series, "
+        "in order",
         **options,
     )
 

@@ -1,6 +1,6 @@
 """``progmem pretrain`` and ``progmem finetune``."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,7 @@ def add_pretrain(commands: Any) -> None:
         takes_settings=True,
     )
     parser.usage = "progmem pretrain DATA -o RUN [options] [section.key=value ...]"
-    parser.add_argument(
-        "data", metavar="DATA", help=f"{options.RECORDINGS}, or the name of a data set"
-    )
-    options.add_out(parser, "folder of the run; the same command resumes it", required=True)
+    _add_data_and_out(parser)
     options.add_data_dir(parser)
     options.add_split(parser)
     options.add_config(parser)
@@ -32,10 +29,11 @@ def _pretrain(args: Namespace) -> None:
     from progmem.config import read_config
     from progmem.training.pretrain import pretrain
 
-    cfg = read_config(args.config, args.overrides)
+    cfg = read_config(args.config, _overrides(args))
     if args.print_config:
         _print_settings(cfg.to_dict())
         return
+    _require_data_and_out(args)
     pretrain(args.data, args.out, cfg, data_dir=args.data_dir, split=args.split)
 
 
@@ -49,10 +47,7 @@ def add_finetune(commands: Any) -> None:
         takes_settings=True,
     )
     parser.usage = "progmem finetune DATA -o RUN [options] [section.key=value ...]"
-    parser.add_argument(
-        "data", metavar="DATA", help=f"{options.RECORDINGS}, or the name of a data set"
-    )
-    options.add_out(parser, "folder of the run; the same command resumes it", required=True)
+    _add_data_and_out(parser)
     parser.add_argument(
         "--from",
         dest="pretrained",
@@ -85,7 +80,7 @@ def _finetune(args: Namespace) -> None:
     from progmem.config import read_finetune_config
     from progmem.training.finetune import finetune
 
-    overrides = list(args.overrides)
+    overrides = _overrides(args)
     if args.label_share is not None:
         overrides.append(f"finetune.label_share={args.label_share}")
     if args.only_head:
@@ -94,11 +89,38 @@ def _finetune(args: Namespace) -> None:
     if args.print_config:
         _print_settings(cfg.to_dict())
         return
+    _require_data_and_out(args)
     finetune(
         args.data, args.out, cfg, y=args.labels, pretrained=args.pretrained,
         data_dir=args.data_dir, split=args.split, result=args.result,
     )  # fmt: skip
 
 
+def _add_data_and_out(parser: ArgumentParser) -> None:
+    """DATA and -o, which only --print-config does without."""
+    parser.add_argument(
+        "data", metavar="DATA", nargs="?", help=f"{options.RECORDINGS}, or the name of a data set"
+    )
+    options.add_out(parser, "folder of the run; the same command resumes it")
+
+
+def _overrides(args: Namespace) -> list[str]:
+    """The settings; with --print-config the first of them may stand where DATA would."""
+    if args.print_config and args.data is not None and "=" in args.data:
+        return [args.data, *args.overrides]
+    return list(args.overrides)
+
+
+def _require_data_and_out(args: Namespace) -> None:
+    named = {"DATA": args.data, "-o/--out": args.out}
+    missing = [name for name, value in named.items() if value is None]
+    if missing:
+        args.parser.error(f"the following arguments are required: {', '.join(missing)}")
+
+
 def _print_settings(settings: dict[str, Any]) -> None:
-    print(yaml.safe_dump(settings, sort_keys=False), end="")
+    from progmem.config import ModelConfig, names
+
+    model = {name: settings["model"].get(name) for name in names(ModelConfig)}
+    print("# null in model: follows from the data, or is the default of model.size")
+    print(yaml.safe_dump({**settings, "model": model}, sort_keys=False), end="")

@@ -59,6 +59,9 @@ def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
             f"each of the {count} labels occurs once, such as {y[0]}: measured numbers are not "
             "classes"
         )
+    if y.dtype.kind == "f" and any(map(_fraction, y)):
+        number = next(label for label in y if _fraction(label))
+        raise InputError(f"classes are whole numbers or texts, got the label {number:g}")
 
 
 def drop_missing_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:

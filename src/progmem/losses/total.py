@@ -1,5 +1,16 @@
 """The weighted sum of the three objectives (eq. 5) on two views of a batch, with its parts.
 
+All three are contrastive: with similarities s over a temperature, an anchor's loss is
+-log e^{s_p} / (e^{s_p} + sum_n e^{s_n}), p its counterpart in the other view, n its negatives.
+
+- ICL: anchors are series, by their projected CLS; negatives are the other series of the batch.
+- PCL: anchors are memory slots; the counterpart is the same slot of the window at the same time.
+- HGCL: anchors are tokens, and window means of tokens. Neighbours of the counterpart, weighed by a
+  Gaussian of their distance, are one more term of the denominator (`printed`, the default) or
+  attract too (`soft_positive`).
+
+PCL and HGCL draw their negatives from other series (`progmem.losses.pairs`).
+
 Each process holds some rows of the global batch. Anchors are its own rows; keys and negatives come
 from all rows, gathered with gradients; sums are divided by the number of anchors everywhere. The
 gradients of all processes then add up to those of one process with the whole batch.

@@ -91,6 +91,7 @@ class PMT(nn.Module):
             0, covered_tokens(cfg, N) - K
         )  # padded once, so that windows are views everywhere
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
+        # windows: it exists for this series; nonempty: and holds a token that is there
         masks = window_masks(cfg, all_valid, counts, N, gaps=mask is not None)
         tokens, memory, eos = signal, self.first_memory(), None
         for block in self.blocks:

@@ -127,7 +127,7 @@ def attention_output(
 
 @with_fused("gated_mix.gated_mix")
 def gated_mix(z: Tensor, bias_z: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """g a + (1 - g) b with g = sigmoid(z + more).
+    """g a + (1 - g) b with g = sigmoid(z + bias_z).
 
     ``z`` and ``a`` are (..., D), ``bias_z`` is (n, D), ``b`` like ``a`` or (n, D): rows repeated.
     """

@@ -14,7 +14,12 @@ first, by
 
     a_w = dL/dM_w + J_{w+1}' (a_{w+1}, dL/dk_{w+1}, dL/dv_{w+1})
 
-with J the derivative of a step by its state alone.
+with J the derivative of a step by its state alone, and k, v the keys and values of the carry that
+a window sees.
+
+This is the plain form. `with_fused` names the form made of Triton kernels; it runs where the first
+tensor is on a GPU and not float64, nothing compiles or exports the model, and the kernels' own
+``supports`` takes the arguments (`progmem.ops`).
 
 Shapes: B series, K tokens, N windows, W window, n slots, D width, H heads, d = D / H.
 """

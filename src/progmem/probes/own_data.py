@@ -216,6 +216,8 @@ def classify_files(
         if out.suffix != ".csv":
             raise InputError(f"-o must name the .csv file to write, got {out}")
         check_output(out, data, labels, predict)
+        if probe is None:
+            artifact.check_replaceable(out.with_suffix(".safetensors"), "label probe")
     model = load(model_folder, device="auto")
     run = run_of(model_folder)
     recordings = read_as_trained(data, run)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from progmem import artifact
 from progmem.data.dates import COVARIATES
 from progmem.data.own_series import read_dated
 from progmem.data.reader import Recording, has_calendar
@@ -47,6 +48,8 @@ def forecast_file(
         if out.suffix != ".csv":
             raise InputError(f"-o must name the .csv file to write, got {out}")
         check_output(out, Path(source))
+        if probe is None:
+            artifact.check_replaceable(out.with_suffix(".safetensors"), "forecaster")
     table = read_dated(source, data_dir)
     model = load(model_folder, device="auto")
     _check_columns(table, source, run_of(model_folder), model)

@@ -164,6 +164,7 @@ def cue_table(results: list[Result]) -> str:
 def _cue_settings(result: Result) -> str:
     """All settings but the seed, as one text."""
     config = json.loads(json.dumps(result["config"]))
+    config["run"] = current_settings(config["run"])
     config["run"].get("train", {}).pop("seed", None)
     sets = [(row["set"], row["split"]) for row in result["rows"]]
     return json.dumps([config, sets], sort_keys=True)
@@ -186,15 +187,8 @@ def _mean_auc(rows: list[Result], names: list[str]) -> str:
 
 
 FINETUNE_HEADER = [
-    "set",
-    "labels",
-    "encoder",
-    "start",
-    "trained",
-    "scored",
-    "runs",
-    "accuracy / macro-F1",
-]
+    "set", "labels", "encoder", "start", "trained", "scored", "runs", "accuracy / macro-F1"
+]  # fmt: skip
 
 
 def finetune_table(results: list[Result]) -> str:
@@ -222,6 +216,7 @@ def _finetune_settings(result: Result) -> str:
     config, pretraining, row = kept
     config["train"].pop("seed"), config["finetune"].pop("label_seed")
     if pretraining and pretraining["settings"]:  # none: not a run's model
+        pretraining["settings"] = current_settings(pretraining["settings"])
         pretraining["settings"]["train"].pop("seed")
     row.pop("scores", None)
     return json.dumps(kept, sort_keys=True)

@@ -126,7 +126,8 @@ def finetune(
         for path in (out / "result.json", *([] if result is None else [result])):
             record.write(path, results)
         if log is not None:
-            log(f"\n{finetune_table([results])}\n\nwritten: {result or out / 'result.json'}")
+            log(f"\n{finetune_table([results])}\n\nscores: {result or out / 'result.json'}")
+            log(f"classifier: {out}, its network: {out / 'model'}")
     return Finetuned(classifier, results)
 
 

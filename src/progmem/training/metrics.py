@@ -124,7 +124,9 @@ class MetricsLog:
             if self.bar is None:
                 pace = (time.perf_counter() - self.began) / (step - self.first)
                 left = pace * (self.total - step)
-                print(f"step {step}/{self.total}  {text}  {rate:.0f} series/s  {left:.0f} s left")
+                self.log(
+                    f"step {step}/{self.total}  {text}  {rate:.0f} series/s  {left:.0f} s left"
+                )
 
     def close(self) -> None:
         if self.file is not None:

@@ -30,6 +30,8 @@ from progmem.training.distributed import call_with_cast_weights, make_fabric, sp
 from progmem.training.trainer import Log, Trainer, build_trainer, parameter_groups, to_device
 from progmem.views import View, draw_view, make_view
 
+ICL_WIDTH = 128  # of the projections that ICL compares
+
 
 def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
     """The model's config: as given, the rest from the median length and channels of the rows."""
@@ -72,9 +74,6 @@ def initial_model(cfg: ModelConfig, stats: ChannelStats, seed: int) -> PMT:
     if cfg.normalise == "channel":
         model.stats.load_state_dict(stats.state_dict())
     return model
-
-
-ICL_WIDTH = 128  # of its projections
 
 
 def pretrain(
@@ -140,7 +139,7 @@ def _train(
         )
     total = randomness.total_steps(len(rows), train)
     model = initial_model(model_cfg, stats, train.seed)
-    trainer = pretraining(model, rows, cfg, fabric, total=total)
+    trainer = make_pretrainer(model, rows, cfg, fabric, total=total)
     fingerprint = {
         "rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
         "means and scales": weights_sha256(stats),
@@ -150,10 +149,11 @@ def _train(
     model.eval()
     if fabric.is_global_zero:
         model.save(out / "model")  # a finished run may have ended before this file
+        log_line(f"model: {out / 'model'}")
     return model
 
 
-def pretraining(
+def make_pretrainer(
     model: PMT,
     rows: TrainingWindows,
     cfg: RunConfig,

@@ -9,7 +9,14 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from progmem.config import DataConfig, FinetuneConfig, ModelConfig, RunConfig, run_config
+from progmem.config import (
+    DataConfig,
+    FinetuneConfig,
+    ModelConfig,
+    RunConfig,
+    check_mapping,
+    run_config,
+)
 from progmem.data.reader import (
     Recording,
     check_order,
@@ -162,7 +169,13 @@ def check_unseen(model_folder: Path, name: str, split: str) -> None:
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings of the run in ``folder``; nothing if it is no run."""
     path = folder / "config.yaml"
-    return current_settings(yaml.safe_load(path.read_text())) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    return current_settings(check_mapping(settings, str(path)))
 
 
 def data_settings(folder: Path) -> DataConfig:
