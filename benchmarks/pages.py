@@ -25,10 +25,10 @@ from progmem.report.tables import markdown, mean_and_sd
 Result = dict[str, Any]
 PLACE = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end of table -->)", re.S)
 HEADER = ["task", "progmem", "untrained", "raw values", "TS2Vec's code", "paper's PMT"]
-FORECASTS = {  # the kind of tokens with the least error on the validation part
-    "ETTh1": "day tokens",
-    "ETTh1-uni": "no covariates",
-    "Electricity-uni": "no covariates",
+FORECASTS = {  # the kind of tokens with the least error on the validation part, and its name here
+    "ETTh1": ("day tokens", "2-day tokens"),
+    "ETTh1-uni": ("no covariates", "1-sample tokens"),
+    "Electricity-uni": ("no covariates", "1-sample tokens"),
 }
 
 
@@ -158,7 +158,7 @@ def _cue(folder: Path) -> list[list[str]]:
 def _forecasts(folder: Path) -> list[list[str]]:
     theirs = _read(folder / "forecast_harness/ts2vec.json")["rows"]
     lines = []
-    for name, kind in FORECASTS.items():
+    for name, (kind, tokens) in FORECASTS.items():
         ours = _read(folder / f"forecast/{name}.json")["rows"]
         cells = [
             _mse([row for row in ours if row["encoder"] == encoder])
@@ -166,7 +166,7 @@ def _forecasts(folder: Path) -> list[list[str]]:
         ]
         other = _mse([row for row in theirs if row["set"] == name])
         printed = np.mean([paper.FORECASTING[name]["PMT"][horizon][0] for horizon in HORIZONS])
-        task = f"forecasts, {name}, MSE over five horizons"
+        task = f"forecasts, {name}, {tokens}, MSE"
         lines.append([task, *cells, other, f"{printed:.3f}"])
     return lines
 

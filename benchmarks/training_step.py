@@ -151,12 +151,9 @@ def compare(rows: list[dict[str, Any]]) -> None:
 
 
 def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
-    """Time, peak memory and profile of a step."""
+    """Time and profile of a step; `benchmarks.kernel_families` measures its peak memory."""
     device = settled.device
     training = settled.begin(variant, precision)
-    if device == "cuda":  # what was needed to begin is not a step's
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
     def stretch() -> None:
         for _ in range(STRETCH[device]):
@@ -165,10 +162,7 @@ def clock(settled: Settled, variant: str, precision: str) -> dict[str, Any]:
                 training.metrics.pop(0).read()
 
     seconds = timing.median_seconds(stretch, device, repeats=settled.repeats) / STRETCH[device]
-    peak = None  # with the first step and its capture: a replayed graph allocates nothing
-    if device == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**20
-    return {"seconds": seconds, "peak_mb": peak, "profile": profile(training.step, device)}
+    return {"seconds": seconds, "profile": profile(training.step, device)}
 
 
 def profile(step: Callable[[], None], device: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def made_sets(tmp_path, monkeypatch):
-    """A folder of small made files that the registry takes for the right ones."""
+    """A folder of small made files that are taken for the right ones."""
     from made_sets import write_files
 
     from progmem.data import datasets

@@ -79,12 +79,12 @@ def newest_before(values: Tensor) -> Tensor:
 GAPS: dict[str, Callable[[Tensor], Tensor]] = {"newest": newest_before, "mean": Tensor.nan_to_num}
 
 
-def knowledge(token: Tensor, values: Tensor, places: Origins, context: int) -> Tensor:
+def knowledge(token: Tensor, values: Tensor, origins: Origins, context: int) -> Tensor:
     """What a column is predicted from, (n, D+P+1): tokens (n, D), and its own values.
 
-    These are ``values`` (1, T, 1) in the windows that end at ``places``, 0 where missing.
+    These are ``values`` (1, T, 1) in the windows that end at ``origins``, 0 where missing.
     """
-    instance, time = (torch.from_numpy(index).to(values.device) for index in places)
+    instance, time = (torch.from_numpy(index).to(values.device) for index in origins)
     own = sliding_windows(values, context)[instance, time, :, 0]  # (n, P+1)
     return torch.cat([token, own.nan_to_num(0.0)], dim=1)
 
@@ -301,11 +301,11 @@ class PMTForecaster:
         known = self._known(horizon)
         if self.data is None:
             raise InputError("a kept forecaster has no series to be tried on; fit it again")
-        places = self._places("validation", horizon)
-        newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()[places.time]  # past gaps
+        origins = self._places("validation", horizon)
+        newest = pd.DataFrame(self.data.target[0]).ffill().to_numpy()[origins.time]  # past gaps
         stays = ErrorSums()
         for f in range(len(self.columns)):
-            y = future_values(self.target[..., [f]], places, horizon)
+            y = future_values(self.target[..., [f]], origins, horizon)
             stays.add(torch.as_tensor(newest[:, [f]], device=y.device) - y)
         return Estimate(known.tried, stays.errors())
 
@@ -318,8 +318,8 @@ class PMTForecaster:
         if self.data is None:
             there = ", ".join(map(str, self.fitted)) or "none: call fit"
             raise InputError(f"horizon {horizon} was not fitted; fitted: {there}")
-        places = {part: self._places(part, horizon) for part in ("train", "validation")}
-        parts = {part: (self.known.at(at), at) for part, at in places.items()}
+        origins = {part: self._places(part, horizon) for part in ("train", "validation")}
+        parts = {part: (self.known.at(at), at) for part, at in origins.items()}
         columns, spread, tried = [], [], ErrorSums()
         for f in range(len(self.columns)):
             column, residual = self._fit_column(f, parts, horizon)
@@ -340,8 +340,8 @@ class PMTForecaster:
         """
         values = self.target[..., [f]]  # (1, T, 1)
         y = []
-        for part, (_, places) in parts.items():
-            y.append(future_values(values, places, horizon))
+        for part, (_, origins) in parts.items():
+            y.append(future_values(values, origins, horizon))
             if not bool((~y[-1].isnan()).any()):
                 raise InputError(
                     f"nothing of column {self.columns[f]} is observed in the {part} part "
@@ -358,10 +358,10 @@ class PMTForecaster:
     def _places(self, part: str, horizon: int) -> Origins:
         """The moments of a part with ``horizon`` samples ahead at which a value is observed."""
         assert self.data is not None
-        places = forecast_origins(self.data, part, horizon, padding=self.context, limit=None)
-        there = self.known.observed(places)
-        there &= ~np.isnan(self.data.target[0, places.time]).all(1)  # a date alone is not enough
-        return Origins(*(index[there] for index in places))
+        origins = forecast_origins(self.data, part, horizon, padding=self.context, limit=None)
+        there = self.known.observed(origins)
+        there &= ~np.isnan(self.data.target[0, origins.time]).all(1)  # a date alone is not enough
+        return Origins(*(index[there] for index in origins))
 
     def _names(self, columns: Sequence[str]) -> list[str]:
         """Of a prediction's columns: each of the series', then its quantiles."""

@@ -131,12 +131,12 @@ def read_encoder(folder: Path) -> Artifact | None:
 
 
 def encoder_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of a saved PMTEncoder, whose level "tokens" was "token" up to 0.2.0.dev0."""
+    """Parameters of a saved PMTEncoder, whose level "tokens" was "token" in 0.1.0."""
     return {**params, "level": "tokens"} if params.get("level") == "token" else params
 
 
 def forecaster_note(note: dict[str, Any]) -> dict[str, Any]:
-    """The note of a kept forecaster, whose context was called padding up to 0.2.0.dev0."""
+    """The note of a kept forecaster, whose context was called padding in 0.1.0."""
     return {"context" if name == "padding" else name: value for name, value in note.items()}
 
 

@@ -1,6 +1,8 @@
 """The compute benchmarks run, small and on the CPU, and their tables say what was measured."""
 
+import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -85,7 +87,7 @@ def test_the_vectorised_benchmark_holds_four_models_against_fused_attention(run,
     assert rows["PMA"]["macs"] < rows["PMT"]["macs"]
     assert all(row["recorded_seconds"] is None for row in rows.values())
     assert "| fused | 0.1 | 0.01 | 1.00x | - |" in printed and "growth" in printed
-    assert "recorded" not in printed
+    assert "as a graph" not in printed
     result["batches"][0] |= {"batch": 32, "samples": 100_000}
     rows["fused"] |= {"seconds": 0.5, "recorded_seconds": 0.5}
     rows["PMT"] |= {"seconds": 0.6, "recorded_seconds": 0.3, "tokens": 600}
@@ -180,21 +182,20 @@ def test_a_training_is_timed_in_stretches_of_steps(monkeypatch):
 
 
 def test_the_peak_memory_is_that_of_steps_and_not_of_what_begins_them(monkeypatch):
-    done, metrics = [], []
-
-    class Begun(training_step.Settled):
-        def begin(self, variant, precision):
-            done.append("begin")
-            return training_step.Training(lambda: done.append("step"), metrics, torch.nn.Module())
-
+    done = []
+    training = training_step.Training(lambda: done.append("step"), [], torch.nn.Module())
+    monkeypatch.setattr(kernel_families, "begin", lambda *_, **__: done.append("begin") or training)
     for name in ("empty_cache", "synchronize"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: done.append("reset"))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: done.append("peak") or 3 << 20)
-    monkeypatch.setattr(training_step, "profile", lambda *_: done.append("profile"))
-    found = training_step.clock(Begun([], 0, 0, "cuda", 1), "plain", "32")
-    assert found["peak_mb"] == 3.0
-    assert done == ["begin", "reset", *["step"] * 40, "peak", "profile"]
+    monkeypatch.setattr(kernel_families.timing, "median_seconds", lambda *_, **__: 0.5)
+    chosen = argparse.Namespace(
+        device="cuda", size="tiny", batch=4, repeats=1, lock=Path(os.devnull)
+    )
+    found = kernel_families.time_step(chosen, graph=True)
+    assert (found["ms"], found["peak_mb"]) == (50.0, 3.0)
+    assert done == ["begin", "reset", *["step"] * kernel_families.FIRST, "peak"]
 
 
 def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):

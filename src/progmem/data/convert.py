@@ -1,4 +1,4 @@
-"""Conversion of a publisher's archive into a file that the registry reads."""
+"""Conversion of a publisher's archive into a file that `progmem.data.datasets` reads."""
 
 import difflib
 import gzip
@@ -32,7 +32,7 @@ def convert(
         name: of the set, where an archive has several.
 
     Returns:
-        What was written, one line each, and whether it matches the registry's entry of that name.
+        What was written, one line each, and whether it matches what is known of that set.
     """
     folder = data_folder(out)
     if folder is None:

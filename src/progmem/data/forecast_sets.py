@@ -22,7 +22,7 @@ HORIZONS = (24, 48, 168, 336, 720)
 class Variant(NamedTuple):
     """A way to forecast a file: its target alone, all columns jointly, or each on its own."""
 
-    file: str  # its name in the registry
+    file: str  # the data set that it is made from
     form: str  # "target", "joint" or "instances"
 
 
@@ -74,7 +74,7 @@ class ForecastData:
 
 
 def forecast_set(name: str, data_dir: str | Path | None = None) -> ForecastData:
-    """One of ``VARIANTS``, its file found by the registry."""
+    """One of ``VARIANTS``, its file found by `progmem.data.datasets`."""
     if name not in VARIANTS:
         raise InputError(f"{name!r} cannot be forecast; known: {', '.join(VARIANTS)}")
     series = load(VARIANTS[name].file, data_dir)

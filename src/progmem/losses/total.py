@@ -173,7 +173,7 @@ def _hgcl(
     anchors, valid = F.normalize(_require(both.tokens), dim=-1), both.token_mask  # (2b, K, D)
     means = window_means(anchors, valid, model, both.window_mask.shape[1])
     windows = _level(means, both.window_mask, of_windows, negatives.windows, group)
-    of_tokens = _match(both.token_time, valid, max(model.patch, model.patch_stride) / 2)
+    of_tokens = _match(both.token_time, valid, model.patch / 2)
     tokens = _level(anchors, valid, of_tokens, negatives.tokens, group)
     form = cfg.hgcl_form
     tau, width = cfg.token_temperature, cfg.token_width

@@ -36,6 +36,7 @@ def tensors(stream: "Stream") -> dict[str, Tensor]:
                 held[f"block.{b}.{name}"] = value
     for i, (keys, ring) in enumerate(zip(stream.before, cls_rings.rings, strict=True)):
         held |= {f"layer.{i}.before.{n}": t for n, t in keys._asdict().items()}
+        # "recent" is what 0.1.0 called the rings
         held |= {f"layer.{i}.recent.{n}": t for n, t in vars(ring).items()}
     return held
 

@@ -41,6 +41,7 @@ def save_checkpoint(
         for key, value in optimizer.state.get(parameter, {}).items():
             tensors[f"optimizer.{name}.{key}"] = value
     path = folder / _name(step)
+    # "facts" is what 0.1.0 called the fingerprint
     artifact.write(path, "checkpoint", tensors, {"step": step, "facts": dict(fingerprint)})
     path.with_suffix(".json").unlink(missing_ok=True)  # the note of one that 0.1.0 wrote
     # checkpoints of later steps were skipped as damaged: they must not replace good ones

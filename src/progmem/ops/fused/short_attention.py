@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from progmem.ops.fused.precompile import kernel
 from progmem.ops.fused.tiles import apply, divmod32
 
-MAX_QUERIES, MAX_KEYS, MAX_WIDTH = 64, 64, 128  # WIDEST: of a head
+MAX_QUERIES, MAX_KEYS, MAX_WIDTH = 64, 64, 128  # the width is that of a head
 TILES = 5  # of queries, keys, values and gradients, in shared memory at a time
 FEW_WINDOWS = 4096  # up to here fewer, larger programs are faster
 

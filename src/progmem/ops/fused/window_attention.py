@@ -93,9 +93,9 @@ def _long_windows(
     memory = carry = None
     if reset is not None and below is not None and weights is not None:
         _, below_k, below_v = (t.expand(B, N, -1, -1) for t in below.qkv.chunk(3, dim=-1))
-        slot_mask = long_scan.SlotKeys(below_k, below_v, k, v, masks.in_window, *rope)
+        slot_keys = long_scan.SlotKeys(below_k, below_v, k, v, masks.in_window, *rope)
         memory, *carry_kv = long_scan.scan(
-            weights, reset.expand(B, -1, -1), slot_mask, masks.nonempty,
+            weights, reset.expand(B, -1, -1), slot_keys, masks.nonempty,
             heads=cfg.heads, stride=cfg.stride,
         )  # fmt: skip
         carry = carry_kv[0], carry_kv[1]
