@@ -27,6 +27,7 @@ def add_pretrain(commands: Any) -> None:
 
 def _pretrain(args: Namespace) -> None:
     from progmem.config import read_config
+    from progmem.training.distributed import world_and_rank
     from progmem.training.pretrain import pretrain
 
     cfg = read_config(args.config, _overrides(args))
@@ -35,6 +36,8 @@ def _pretrain(args: Namespace) -> None:
         return
     _require_data_and_out(args)
     pretrain(args.data, args.out, cfg, data_dir=args.data_dir, split=args.split)
+    if world_and_rank()[1] == 0:
+        print(f"model: {args.out / 'model'}")
 
 
 def add_finetune(commands: Any) -> None:
@@ -78,6 +81,7 @@ def add_finetune(commands: Any) -> None:
 
 def _finetune(args: Namespace) -> None:
     from progmem.config import read_finetune_config
+    from progmem.report.tables import finetune_table
     from progmem.training.finetune import finetune
 
     overrides = _overrides(args)
@@ -90,10 +94,14 @@ def _finetune(args: Namespace) -> None:
         _print_settings(cfg.to_dict())
         return
     _require_data_and_out(args)
-    finetune(
+    found = finetune(
         args.data, args.out, cfg, y=args.labels, pretrained=args.pretrained,
         data_dir=args.data_dir, split=args.split, result=args.result,
     )  # fmt: skip
+    if found.result:  # the first of several processes has it
+        print(f"\n{finetune_table([found.result])}\n")
+        print(f"scores: {args.result or args.out / 'result.json'}")
+        print(f"classifier: {args.out}, its network: {args.out / 'model'}")
 
 
 def _add_data_and_out(parser: ArgumentParser) -> None:

@@ -28,7 +28,6 @@ from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
 from progmem.report import record
-from progmem.report.tables import finetune_table
 from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
 from progmem.training.classifier import SequenceClassifier
@@ -125,9 +124,6 @@ def finetune(
         }
         for path in (out / "result.json", *([] if result is None else [result])):
             record.write(path, results)
-        if log is not None:
-            log(f"\n{finetune_table([results])}\n\nscores: {result or out / 'result.json'}")
-            log(f"classifier: {out}, its network: {out / 'model'}")
     return Finetuned(classifier, results)
 
 

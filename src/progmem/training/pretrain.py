@@ -149,7 +149,6 @@ def _train(
     model.eval()
     if fabric.is_global_zero:
         model.save(out / "model")  # a finished run may have ended before this file
-        log_line(f"model: {out / 'model'}")
     return model
 
 
