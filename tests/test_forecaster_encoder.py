@@ -43,6 +43,7 @@ def test_it_needs_nothing_but_a_series_and_beats_the_newest_value():
     assert isinstance(forecaster.encoder, progmem.PMT) and forecaster.encoder.cfg.channels == 1
 
 
+@pytest.mark.slow
 def test_a_fit_depends_on_settings_and_series_alone_and_leaves_random_numbers_alone(fitted, capsys):
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -66,6 +67,7 @@ def test_the_encoder_does_not_know_the_validation_part(fitted):
     assert not torch.equal(quick().fit(table).encoder.stats.mean, fitted.encoder.stats.mean)
 
 
+@pytest.mark.slow
 def test_a_second_fit_trains_anew_and_a_given_encoder_is_left_as_it_is(fitted):
     forecaster = quick().fit(noisy(1))
     assert_same_weights(forecaster.fit(noisy(2)).encoder, fitted.encoder)
@@ -144,6 +146,7 @@ def test_bad_settings_are_refused_by_fit(options, message):
         quick(**options).fit(noisy())
 
 
+@pytest.mark.slow
 def test_epochs_in_the_settings_are_in_place_of_the_steps(capsys):
     epochs = quick(settings=(*TINY, "train.epochs=3"), verbose=True)
     epochs.fit(noisy())  # 320 samples cut into 69 windows of 49: two batches of 32
@@ -169,6 +172,7 @@ def test_a_token_holds_a_day_where_one_fits(step, context, window, expected):
     assert (context + 1 - patch) % stride == 0 and stride <= patch <= window
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("samples, context", [(300, 200), (12, 3), (10, 1)])
 def test_short_series_do_too(samples, context):
     values = np.random.default_rng(0).normal(size=samples).cumsum()

@@ -52,6 +52,7 @@ def test_a_row_is_made_again_for_another_commit_or_other_data_and_else_taken_up(
     assert made[4][4:] == ["--commit", "abd", "--data-dir", str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=8",
             "train.epochs=1", "train.device=cpu"]  # fmt: skip
@@ -70,6 +71,7 @@ def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
     assert len(list((tmp_path / "work/runs").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "FILES", {"ETTh1": dated_file(tmp_path)})
     monkeypatch.setattr(forecast, "probe_forecast", partial(forecast.probe_forecast, horizons=[24]))

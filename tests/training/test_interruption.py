@@ -118,6 +118,7 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
     assert len(steps_of(folder)) > before
 
 
+@pytest.mark.slow
 def test_a_run_counted_in_steps_is_that_of_its_epochs_and_more_steps_go_on(finished, tmp_path):
     total = max(steps_of(finished))
     by_steps = ("train.epochs=null", f"train.steps={total}")
