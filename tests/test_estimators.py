@@ -190,6 +190,7 @@ def test_a_fit_depends_on_parameters_and_data_alone_and_leaves_random_numbers_al
     assert "step 1/1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_fits_in_threads_are_those_of_one_after_the_other():
     def features(seed):
         encoder = small(seed=seed, epochs=4, settings=(*TINY, "model.dropout=0.2"))

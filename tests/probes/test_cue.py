@@ -191,6 +191,7 @@ def test_flat_series_are_left_out_and_counted():
     assert result["scores"] == others["scores"]
 
 
+@pytest.mark.slow
 def test_a_model_is_probed_by_one_command(made_sets, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     where = ["--data-dir", str(made_sets)]

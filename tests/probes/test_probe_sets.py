@@ -57,6 +57,7 @@ def made_set(test_value=0.0):
     return LabelledSet("made", "official", x, y, test, test_y, ("slow", "fast"))
 
 
+@pytest.mark.slow
 def test_test_rows_change_nothing_but_their_own_predictions(tmp_path, monkeypatch):
     """Markers of a million in every test row: model, draws, scaling and machines stay the same."""
     seen, fit = [], classify_module.fit_svm
@@ -112,6 +113,7 @@ def test_every_encoder_is_probed_on_the_same_draws_which_are_kept(model):
     assert json.loads(json.dumps(first)) == first
 
 
+@pytest.mark.slow
 def test_a_set_by_name_is_pretrained_on_and_probed(made_sets, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     where, probed = ["--data-dir", str(made_sets)], []

@@ -95,6 +95,7 @@ def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(tmp_path, d
     assert len(list((folder / "checkpoints").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_run_with_dropout_resumes_exactly_too(tmp_path):
     run(tmp_path / "whole", "model.dropout=0.3")
     run(tmp_path / "broken", "model.dropout=0.3")
