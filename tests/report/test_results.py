@@ -10,6 +10,7 @@ from progmem.cli import main
 from progmem.errors import InputError
 from progmem.report import record
 from progmem.report.paper import CLASSIFICATION
+from progmem.report.tables import cue_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,3 +133,14 @@ def test_the_page_of_results_shows_what_the_commands_measure_as_they_do():
     from progmem.report import tables
 
     assert tables.TABLES.items() <= TABLES.items()
+
+
+def test_a_hop_that_was_not_given_is_the_same_setting_in_results_of_0_1_0():
+    old = json.loads((ROOT / "results/cue/FordA-pcl-carry-0.json").read_text())
+    new = json.loads((ROOT / "results/cue/FordA-pcl-carry-1.json").read_text())
+    assert old["config"]["run"]["data"]["hop"] == 0
+    expected = cue_table([old, new]).count("\n")
+    new["config"]["run"]["data"]["hop"] = None
+    assert cue_table([old, new]).count("\n") == expected
+    new["config"]["run"]["data"]["hop"] = 7
+    assert cue_table([old, new]).count("\n") > expected

@@ -87,9 +87,8 @@ class PMT(nn.Module):
         counts = torch.full((B,), K, device=x.device)
         if lengths is not None:
             counts = self.tokenizer.count(lengths)
-        short = max(
-            0, covered_tokens(cfg, N) - K
-        )  # padded once, so that windows are views everywhere
+        # padded once to the end of the last window, so that windows are views everywhere
+        short = max(0, covered_tokens(cfg, N) - K)
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))
         # windows: it exists for this series; nonempty: and holds a token that is there
         masks = window_masks(cfg, all_valid, counts, N, gaps=mask is not None)
