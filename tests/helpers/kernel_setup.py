@@ -13,6 +13,9 @@ QUIET = [  # what Triton's interpreter warns of
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
 ]
 
+# The interpreter takes seconds for what a GPU does at once: there, with the slow tests.
+SLOW_INTERPRETED = [pytest.mark.slow] if DEVICE == "cpu" else []
+
 
 def drawn(*shape):
     return torch.randn(shape, device=DEVICE, requires_grad=True)

@@ -5,7 +5,7 @@ On a GPU in float32 and bf16; elsewhere in float32 by Triton's interpreter, on s
 
 import pytest
 import torch
-from kernel_setup import DEVICE, QUIET, fused
+from kernel_setup import DEVICE, QUIET, SLOW_INTERPRETED, fused
 
 import progmem
 from progmem import ops
@@ -33,6 +33,10 @@ TRAINED = {
     "neither": (6, 3, 2, 7, {"readout": "block", "gate_carry": False}, WHOLE),
     "tokens after the last window": (6, 4, 1, 11, {"windows": "floor"}, WHOLE),
 }
+TRAINED_FAST = (
+    "overlap of two", "the stride does not divide the window", "four copies, three slots",
+    "no memory", "neither",
+)  # fmt: skip
 
 
 def drawn_model(window, stride, slots, more, **size):
@@ -61,7 +65,10 @@ def forward_and_gradients(model, given):
     return z, dict(zip(names, found, strict=True))
 
 
-@pytest.mark.parametrize("shape", TRAINED)
+@pytest.mark.parametrize("shape", [
+    pytest.param(shape, marks=[] if shape in TRAINED_FAST else SLOW_INTERPRETED)
+    for shape in TRAINED
+])  # fmt: skip
 def test_forward_and_every_gradient(shape):
     window, stride, slots, tokens, more, missing = TRAINED[shape]
     model = drawn_model(window, stride, slots, more)
@@ -138,7 +145,7 @@ def long(monkeypatch):
 
 @pytest.mark.parametrize(("shape", "ends"), [
     pytest.param(shape, shape == "three copies, two slots",
-                 marks=[pytest.mark.slow] if shape in LONG_SLOW else [])
+                 marks=SLOW_INTERPRETED if shape in LONG_SLOW else [])
     for shape in LONG
 ])  # fmt: skip
 def test_long_windows_without_a_gradient_give_what_they_give_with_one(shape, ends, long):

@@ -3,7 +3,15 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, fused, in_both_forms
+from kernel_setup import (
+    DEVICE,
+    QUIET,
+    SLOW_INTERPRETED,
+    assert_equal_forms,
+    drawn,
+    fused,
+    in_both_forms,
+)
 
 import progmem
 from progmem import ops
@@ -18,11 +26,11 @@ from progmem.ops.fused import long_scan, window_layout
 pytestmark = QUIET
 
 
-SLOW = pytest.mark.slow  # what test_fused_model shows too
+SLOW = SLOW_INTERPRETED  # what test_fused_model shows too
 
 
 @pytest.mark.parametrize(("slots", "gaps", "windows", "block"), [
-    (5, False, "cover", 1), pytest.param(2, True, "cover", 1, marks=SLOW),
+    pytest.param(5, False, "cover", 1, marks=SLOW), pytest.param(2, True, "cover", 1, marks=SLOW),
     pytest.param(2, False, "cover", 1, marks=SLOW),
     pytest.param(2, False, "cover", 0, marks=SLOW), pytest.param(1, False, "cover", 1, marks=SLOW),
     pytest.param(1, False, "floor", 1, marks=SLOW),

@@ -19,8 +19,8 @@ from progmem.training.randomness import batch_rows
 
 
 def test_two_processes_equal_one(tmp_path):
-    """Gradients of all seven subsets of the objectives, whole and ragged batches; short runs
-    without and with labels."""
+    """Gradients of each objective and of their sum, whole and ragged batches; short runs without
+    and with labels."""
     helpers = Path(__file__).parents[1] / "helpers"
     paths = [helpers, Path(progmem.__file__).parents[1]]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
