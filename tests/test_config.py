@@ -111,7 +111,8 @@ def test_null_is_as_good_as_leaving_a_setting_out():
 
 
 def test_a_run_is_as_long_as_its_epochs_or_its_steps_say():
-    assert (TrainConfig().epochs, TrainConfig().steps) == (50, None)
+    assert (TrainConfig().epochs, TrainConfig().steps) == (None, None)  # decided by the device
+    assert read_finetune_config(None).run.train.epochs == 50
     short = TrainConfig(steps=7)
     assert (short.epochs, short.steps) == (None, 7)
     assert total_steps(20, short) == 7

@@ -70,9 +70,11 @@ def test_the_defaults_are_those_of_a_run():
     defaults, run = PMTEncoder(), RunConfig()
     for name in ("batch_size", "lr", "seed", "device"):
         assert getattr(defaults, name) == getattr(run.train, name)
-    assert run_settings(defaults).train.epochs == run.train.epochs == 50
+    open_ones = ("epochs", "steps", "batch_size")  # decided by the device
+    assert all(getattr(run_settings(defaults).train, name) is None for name in open_ones)
+    assert "size" not in run_settings(defaults).model
     assert run_settings(PMTEncoder(steps=7)).train == dataclasses.replace(
-        run_settings(defaults).train, epochs=None, steps=7
+        run_settings(defaults).train, steps=7
     )
     assert defaults.views == inspect.signature(type(run.views)).parameters["preset"].default
 
@@ -220,9 +222,9 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
         ({"epochs": 1.5}, "train.epochs must be a whole number from 1 up or null, got 1.5"),
         ({"epochs": None, "steps": 0}, "train.steps must be a whole number from 1 up or null, got"),
         ({"steps": 3}, "train.epochs is 1 and train.steps is 3; give one of them"),
-        ({"batch_size": 1}, "train.batch_size must be a whole number from 2 up, got 1"),
+        ({"batch_size": 1}, "train.batch_size must be a whole number from 2 up or null, got 1"),
         ({"lr": -1.0}, "train.lr must be a number above 0, got -1.0"),
-        ({"views": "wild"}, "views.preset must be one of gentle, medium, strong, got 'wild'"),
+        ({"views": "wild"}, "views.preset must be one of hidden, gentle, medium, strong, got 'wild'"),
         ({"seed": None}, "train.seed must be a whole number from 0 up, got 'None'"),
         ({"device": "tpu"}, "train.device must be one of auto, cpu, cuda, got 'tpu'"),
         ({"settings": "loss.pcl=0"}, "settings must be texts such as"),

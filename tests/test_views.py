@@ -95,3 +95,35 @@ def test_presets_are_ordered_by_strength():
     for weaker, stronger in (("gentle", "medium"), ("medium", "strong")):
         assert all(PRESETS[weaker][name] <= PRESETS[stronger][name] for name in PRESETS[weaker])
     assert ViewConfig(preset="strong", crop=0.1).crop == 0.1
+
+
+def test_what_is_hidden_is_two_spans_in_some_series_and_the_view_is_as_before():
+    x = torch.randn(400, 100, 1)
+    made, draws = view(x, ViewConfig(hide=0.5))
+    shown, _ = view(x, ViewConfig(hide=0.0))
+    assert torch.equal(made.x, shown.x) and not shown.hidden.any()
+    share = made.hidden.float().mean((1, 2))
+    some = share > 0
+    assert 0.6 < some.float().mean() < 0.8
+    assert share.max() <= 0.52 and share[some].min() >= 0.03  # spans may lie over each other
+    changes = made.hidden[:, :, 0].int().diff(dim=1).abs().sum(1)
+    assert changes.max() <= 4
+    assert (draws.spans[..., 0] >= 0).all() and (draws.spans[..., 1] <= 1).all()
+
+
+def test_only_samples_that_are_there_are_hidden():
+    x = torch.randn(64, 90, 3)
+    x[:, 20:40, 0] = torch.nan
+    lengths = torch.randint(30, 91, (64,))
+    made, draws = view(x, ViewConfig(hide=0.9), lengths=lengths)
+    assert made.hidden.any() and not (made.hidden & ~made.observed).any()
+    assert not (made.hidden & (draws.channel_mask == 0)).any()  # a silent channel is no target
+    past = torch.arange(90) >= lengths[:, None]
+    assert not made.hidden[past].any()
+
+
+def test_a_target_has_no_noise():
+    x = torch.randn(4, 60, 2)
+    made, draws = view(x, ViewConfig(**STILL | {"jitter_strong": 0.5, "hide": 0.5}))
+    torch.testing.assert_close(made.clean, x)
+    torch.testing.assert_close(made.x, x + draws.noise)

@@ -21,14 +21,14 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
 
     def __init__(
         self,
-        size: str = "small",
+        size: str = "auto",
         level: str = "sequence",
         epochs: int | None = None,
         steps: int | None = None,
         device: str = "auto",
-        batch_size: int = 256,
-        lr: float = 1e-4,
-        views: str = "medium",
+        batch_size: int | None = None,
+        lr: float = 1e-3,
+        views: str = "hidden",
         seed: int = 0,
         verbose: bool = False,
         settings: tuple[str, ...] | None = None,

@@ -9,7 +9,7 @@ Letters: W window, S stride (both in tokens), O = ceil(W / S) copies of a token,
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields
+from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ def whole(default: Any, low: int, end: float = float("inf"), *, optional: bool =
     return checked(default, lambda v: is_whole(v) and low <= v < end, allowed, optional=optional)
 
 
-def number(default: Any, low: float, high: float = float("inf")) -> Any:
-    """A field that takes numbers in [low, high)."""
+def number(default: Any, low: float, high: float = float("inf"), *, optional: bool = False) -> Any:
+    """A field that takes numbers in [low, high); None if ``optional``."""
     allowed = f"a number from {low:g} up" if high == float("inf") else f"in [{low:g}, {high:g})"
-    return checked(default, lambda v: is_real(v) and low <= v < high, allowed)
+    return checked(default, lambda v: is_real(v) and low <= v < high, allowed, optional=optional)
 
 
 def positive(default: Any, *, optional: bool = False) -> Any:
@@ -175,6 +175,8 @@ class ModelConfig:
     dropout: float = number(0.0, 0, 1)
     reset_seed: int = whole(0, 0, 2**63)  # draws the reset state, apart from every other weight
     normalise: str = choice("channel", "series", "none")  # by training statistics, by own, not
+    mask_vector: bool = flag(False)  # is learnt, and stands for hidden samples
+    predictor: bool = flag(False)  # decodes the samples of a token's patch
 
     def __post_init__(self) -> None:
         shape = ("dim", "heads", "blocks")
@@ -246,16 +248,20 @@ class ModelConfig:
         return cls.from_dict({"channels": channels, **geometry, **settings})
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All settings; of the parts that the paper's model does not have, those that are there."""
+        values = asdict(self)
+        return {k: v for k, v in values.items() if v or k not in ("mask_vector", "predictor")}
 
 
-PRESETS = {  # view strengths by name; which fits is a property of the data, see docs/LOG.md
+PRESETS = {  # view strengths by name: the default for all data, and three that hide nothing
+    "hidden": {"scale": 0.1, "jitter_weak": 0.03, "jitter_strong": 0.03, "time_warp": 0.05,
+               "magnitude_warp": 0.1, "crop": 0.3, "channel_dropout": 0.3, "hide": 0.5},
     "gentle": {"scale": 0.1, "jitter_weak": 0.03, "jitter_strong": 0.03, "time_warp": 0.05,
-               "magnitude_warp": 0.1, "crop": 0.1, "channel_dropout": 0.0},
+               "magnitude_warp": 0.1, "crop": 0.1, "channel_dropout": 0.0, "hide": 0.0},
     "medium": {"scale": 0.2, "jitter_weak": 0.05, "jitter_strong": 0.1, "time_warp": 0.2,
-               "magnitude_warp": 0.2, "crop": 0.3, "channel_dropout": 0.1},
+               "magnitude_warp": 0.2, "crop": 0.3, "channel_dropout": 0.1, "hide": 0.0},
     "strong": {"scale": 0.3, "jitter_weak": 0.1, "jitter_strong": 0.3, "time_warp": 0.4,
-               "magnitude_warp": 0.4, "crop": 0.5, "channel_dropout": 0.3},
+               "magnitude_warp": 0.4, "crop": 0.5, "channel_dropout": 0.3, "hide": 0.0},
 }  # fmt: skip
 
 
@@ -281,7 +287,7 @@ class DataConfig:
 class ViewConfig:
     """Strengths of the two views, in units of a channel's standard deviation; None: by preset."""
 
-    preset: InitVar[str] = "medium"
+    preset: InitVar[str] = "hidden"
     scale: float = number(None, 0)  # sd of a factor per channel, both views
     jitter_weak: float = number(None, 0)  # sd of the noise on the weak view
     jitter_strong: float = number(None, 0)  # and on the strong
@@ -289,6 +295,7 @@ class ViewConfig:
     magnitude_warp: float = number(None, 0)  # sd of a smooth factor at the knots, strong view
     crop: float = number(None, 0, 1)  # largest share cut away before resizing, both views
     channel_dropout: float = number(None, 0, 1)  # chance that a channel is silent, both views
+    hide: float = number(None, 0, 1)  # largest share of a series that is hidden, both views
     knots: int = whole(4, 2)
     align: str = choice("time", "index")  # positives: same stretch of time, or same position
 
@@ -303,11 +310,12 @@ class ViewConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """Weights, temperatures and widths of the three objectives."""
+    """Weights, temperatures and widths of the objectives."""
 
     icl: float = number(1.0, 0)
     pcl: float = number(1.0, 0)
     hgcl: float = number(1.0, 0)
+    predict: float | None = number(None, 0, optional=True)  # None: 1 where spans are hidden
     icl_temperature: float = positive(0.2)
     pcl_temperature_start: float = positive(0.2)  # linear over the run
     pcl_temperature_end: float = positive(0.1)
@@ -322,26 +330,25 @@ class LossConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "loss")
-        if self.icl == self.pcl == self.hgcl == 0:
-            raise ConfigError("loss.icl, loss.pcl and loss.hgcl are all 0; nothing would be learnt")
-
-
-EPOCHS = 50  # of a run that is given neither epochs nor steps
+        if self.icl == self.pcl == self.hgcl == self.predict == 0:
+            raise ConfigError(
+                "loss.icl, loss.pcl, loss.hgcl and loss.predict are all 0; nothing would be learnt"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """The optimiser, the length of the run and what is kept of it.
 
-    A run takes ``epochs`` passes over the data or ``steps`` updates, whichever is given; 50 epochs
-    if neither is.
+    A run takes ``epochs`` passes over the data or ``steps`` updates, whichever is given. What is
+    None is decided when a run begins, by the device (`progmem.training.defaults`).
     """
 
     epochs: int | None = whole(None, 1, optional=True)
     steps: int | None = whole(None, 1, optional=True)
-    batch_size: int = whole(256, 2)  # series, over all processes
+    batch_size: int | None = whole(None, 2, optional=True)  # series, over all processes
     parts: int = whole(1, 1)  # of a process' batch, held in memory one at a time; costs time
-    lr: float = positive(1e-4)
+    lr: float = positive(1e-3)
     lr_end: float = number(1e-6, 0)
     warmup: float = number(0.05, 0, 1)  # share of the run
     weight_decay: float = number(0.05, 0)
@@ -358,8 +365,6 @@ class TrainConfig:
             raise ConfigError(
                 f"train.epochs is {self.epochs} and train.steps is {self.steps}; give one of them"
             )
-        if self.steps is None and self.epochs is None:
-            object.__setattr__(self, "epochs", EPOCHS)
         if self.lr_end > self.lr:
             raise ConfigError(f"train.lr_end must be at most train.lr ({self.lr:g})")
 
@@ -374,8 +379,17 @@ class RunConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
+    def __post_init__(self) -> None:
+        if self.loss.predict is None:
+            weight = 1.0 if self.views.hide else 0.0
+            object.__setattr__(self, "loss", replace(self.loss, predict=weight))
+        if self.loss.predict and not self.views.hide:
+            raise ConfigError(
+                f"loss.predict is {self.loss.predict:g}, but views.hide is 0 and nothing is hidden"
+            )
+
     def to_dict(self) -> dict[str, Any]:
-        """All settings by section; of ``train.epochs`` and ``train.steps`` the one that is used."""
+        """All settings by section; of ``train`` those that are decided."""
         values = asdict(self)
         return {**values, "train": given(values["train"])}
 
@@ -390,6 +404,8 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     check_names(values, ["model", *_SECTIONS])
     model = plain(check_mapping(values.get("model") or {}, "model"), ModelConfig)
     check_names(model, names(ModelConfig), "model")
+    if model.get("size") == "auto":
+        del model["size"]
     parts: dict[str, Any] = {"model": model}
     for name, cls in _SECTIONS.items():
         section = check_mapping(values.get(name) or {}, name)
@@ -429,6 +445,7 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
 
 SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have
 TRAIN = {"batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
+LABEL_EPOCHS = 50  # of a training with labels that is given neither epochs nor steps
 
 
 Amount = int | float  # of labels: a share of each class, or a number per class
@@ -490,7 +507,10 @@ def finetune_config(values: Mapping[str, Any]) -> FinetuneConfig:
     check_names(own, names(LabelConfig), "finetune")
     run = {name: values[name] for name in SECTIONS if name in values}
     run["train"] = {**TRAIN, **given(check_mapping(run.get("train") or {}, "train"))}
-    run["loss"] = {"pcl": 0}  # no objective but the labels: a model without memory is fine
+    if not {"epochs", "steps"} & run["train"].keys():
+        run["train"]["epochs"] = LABEL_EPOCHS
+    run["views"] = {"preset": "medium", **given(check_mapping(run.get("views") or {}, "views"))}
+    run["loss"] = {"pcl": 0, "predict": 0}  # no objective but the labels
     return FinetuneConfig(run=run_config(run), finetune=LabelConfig(**plain(own, LabelConfig)))
 
 

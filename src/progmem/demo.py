@@ -26,8 +26,7 @@ LABELS_PER_CLASS = (2, 10)
 DRAWS = range(10)
 SETTINGS = (
     f"data.longest={LENGTH}", f"data.window={LENGTH}", f"data.hop={LENGTH // 2}",
-    "model.size=tiny", "views.preset=strong", "train.batch_size=64", "train.lr=1e-3",
-    "train.epochs=8", "train.log_every=23", "train.checkpoint_every=46",
+    "train.log_every=25",
 )  # fmt: skip
 
 

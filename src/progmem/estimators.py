@@ -99,16 +99,18 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     channel, lists where lengths differ; NaN is missing. ``transform`` takes series of any length.
 
     Args:
-        size: "tiny", "small" or "base", the paper's.
+        size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
         level: what ``transform`` gives: "sequence" (cases, width), "tokens" (cases, width,
             tokens) or "memory" (cases, slots x width, windows), the last two with NaN where all is
             missing and as lists where lengths differ.
-        epochs: passes over the data; 50 if neither they nor ``steps`` are given.
+        epochs: passes over the data. If neither they nor ``steps`` are given, 200 steps on a CPU,
+            2,000 on a GPU.
         steps: updates of the model, in place of ``epochs``.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
-        batch_size: series of a training step.
+        batch_size: series of a training step; None: 64 on a CPU, 256 on a GPU.
         lr: the highest learning rate.
-        views: how strongly training distorts series: "gentle", "medium" or "strong".
+        views: how training distorts series: "hidden" (gently, with hidden spans that are
+            predicted), or "gentle", "medium" or "strong" with nothing hidden.
         seed: the same seed, parameters and data give the same model, to the bit on a CPU.
         verbose: whether training shows its progress.
         settings: everything else as on the command line, e.g. ``("model.slots=4", "loss.pcl=0")``.
@@ -130,14 +132,14 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def __init__(
         self,
-        size: str = "small",
+        size: str = "auto",
         level: str = "sequence",
         epochs: int | None = None,
         steps: int | None = None,
         device: str = "auto",
-        batch_size: int = 256,
-        lr: float = 1e-4,
-        views: str = "medium",
+        batch_size: int | None = None,
+        lr: float = 1e-3,
+        views: str = "hidden",
         seed: int = 0,
         verbose: bool = False,
         settings: tuple[str, ...] | None = None,
@@ -236,14 +238,16 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
     not known.
 
     Args:
-        size: "tiny", "small" or "base", the paper's.
-        epochs: passes over all series without labels; 50 if neither they nor ``steps`` are given.
+        size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
+        epochs: passes over all series without labels. If neither they nor ``steps`` are given,
+            200 steps on a CPU, 2,000 on a GPU.
         steps: updates of the model without labels, in place of ``epochs``.
         label_epochs: passes over the labelled series.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
-        batch_size: series of a training step without labels.
+        batch_size: series of a training step without labels; None: 64 on a CPU, 256 on a GPU.
         lr: the highest learning rate of the training without labels.
-        views: how strongly training distorts series: "gentle", "medium" or "strong".
+        views: how training distorts series: "hidden" (gently, with hidden spans that are
+            predicted), or "gentle", "medium" or "strong" with nothing hidden.
         seed: the same seed, parameters and data give the same classifier, to the bit on a CPU.
         verbose: whether training shows its progress.
         settings: everything else as on the command line: of both trainings, or of one of them, as
@@ -270,14 +274,14 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
 
     def __init__(
         self,
-        size: str = "small",
+        size: str = "auto",
         epochs: int | None = None,
         steps: int | None = None,
         label_epochs: int = 50,
         device: str = "auto",
-        batch_size: int = 256,
-        lr: float = 1e-4,
-        views: str = "medium",
+        batch_size: int | None = None,
+        lr: float = 1e-3,
+        views: str = "hidden",
         seed: int = 0,
         verbose: bool = False,
         settings: tuple[str, ...] | None = None,
@@ -472,8 +476,8 @@ ONE_CHECKPOINT = "train.checkpoint_every=1000000000"
 def run_settings(estimator: Estimator) -> RunConfig:
     """The settings of the training without labels that an estimator's parameters ask for."""
     params = {name: getattr(estimator, key) for key, name in SETTINGS.items()}
-    either = ("train.epochs", "train.steps")  # None: it is the other, or neither, that is given
-    given = [f"{name}={v}" for name, v in params.items() if v is not None or name not in either]
+    open_ones = ("train.epochs", "train.steps", "train.batch_size")  # None: decided by the run
+    given = [f"{name}={v}" for name, v in params.items() if v is not None or name not in open_ones]
     more = check_settings(estimator.settings, SETTINGS)
     if isinstance(estimator, PMTClassifier):
         more = [text for text in more if not text.startswith("finetune.")]

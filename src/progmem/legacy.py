@@ -64,10 +64,15 @@ def read_model(folder: Path) -> Artifact | None:
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run by the names they have today.
 
-    0.1.0 wrote 0 for a data.hop that was not given, and called finetune.label_share "labels".
+    0.1.0 wrote 0 for a data.hop that was not given, called finetune.label_share "labels", and hid
+    nothing of a view.
     """
     current = dict(settings)
-    data, finetune = settings.get("data"), settings.get("finetune")
+    data, finetune, views = (settings.get(name) for name in ("data", "finetune", "views"))
+    if isinstance(views, Mapping) and "channel_dropout" in views and "hide" not in views:
+        strengths = {"scale", "jitter_weak", "jitter_strong", "time_warp", "magnitude_warp", "crop"}
+        if strengths <= views.keys():  # only a run writes all of them
+            current["views"] = {**views, "hide": 0.0}
     if isinstance(data, Mapping) and data.get("hop") == 0:
         current["data"] = {**data, "hop": None}
     if isinstance(finetune, Mapping) and "labels" in finetune:

@@ -2,17 +2,23 @@
 
 A series is resampled once (crop and time-warp together), then scaled, and noise is added. A view
 has the input time of each of its samples, so that losses can match positions that show the same
-part of a recording. All draws come from one generator; no series depends on others of the batch.
+part of a recording. Spans of a view may be hidden: the model does not see them and predicts them.
+All draws come from one generator; no series depends on others of the batch.
 
 Shapes: B series, L samples, C channels, k knots.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from progmem.config import ViewConfig
+
+SPANS = 2  # hidden in a series
+LEAST_HIDDEN = 0.1  # of a series that has hidden spans
+HIDING_ROWS = 0.7  # chance that a series has any
 
 
 class View(NamedTuple):
@@ -21,6 +27,8 @@ class View(NamedTuple):
     x: Tensor  # (B, L, C), 0 where not observed
     observed: Tensor  # (B, L, C)
     time: Tensor  # (B, L), the input sample that each sample shows, not always whole
+    clean: Tensor  # (B, L, C), x before the noise
+    hidden: Tensor  # (B, L, C), observed, but to be predicted
 
 
 class Draws(NamedTuple):
@@ -32,6 +40,7 @@ class Draws(NamedTuple):
     crop: Tensor  # (B, 2), share cropped away, and the share of that at the start, in [0, 1)
     speed: Tensor  # (B, k), log speed at the knots
     magnitude: Tensor  # (B, k, C), factor at the knots
+    spans: Tensor  # (B, SPANS, 2), start and end of what is hidden, as shares of the length
 
     def rows(self, part: slice) -> "Draws":
         return Draws(*(t[part] for t in self))
@@ -68,7 +77,19 @@ def draw_view(
         crop=torch.stack([cfg.crop * uniform(batch), uniform(batch)], dim=1),
         speed=time_warp * normal(batch, cfg.knots),
         magnitude=1 + magnitude_warp * normal(batch, cfg.knots, channels),
+        spans=_draw_spans(batch, cfg.hide, uniform),
     )
+
+
+def _draw_spans(batch: int, most: float, uniform: Callable[..., Tensor]) -> Tensor:
+    """Spans of together ``LEAST_HIDDEN`` to ``most`` of a series, in some series; (B, SPANS, 2)."""
+    least = min(LEAST_HIDDEN, most)  # both 0: nothing is hidden
+    share = least + (most - least) * uniform(batch, 1)
+    share = torch.where(uniform(batch, 1) < HIDING_ROWS, share, 0.0)
+    parts = uniform(batch, SPANS)
+    lengths = share * parts / parts.sum(1, keepdim=True)
+    starts = (1 - lengths) * uniform(batch, SPANS)
+    return torch.stack([starts, starts + lengths], dim=2)
 
 
 def make_view(x: Tensor, observed: Tensor, lengths: Tensor, draws: Draws) -> View:
@@ -77,8 +98,17 @@ def make_view(x: Tensor, observed: Tensor, lengths: Tensor, draws: Draws) -> Vie
     x, observed = resample(x, observed, lengths, time)
     magnitude = interpolate_knots(draws.magnitude, lengths, x.shape[1])  # (B, L, C)
     mask = draws.channel_mask
-    x = x * draws.scale * magnitude * mask + draws.noise * mask
-    return View(torch.where(observed, x, 0.0), observed, time)
+    clean = x * draws.scale * magnitude * mask
+    x = clean + draws.noise * mask
+    hidden = inside_spans(draws.spans, lengths, x.shape[1])[..., None] & observed & (mask > 0)
+    return View(torch.where(observed, x, 0.0), observed, time, clean, hidden)
+
+
+def inside_spans(spans: Tensor, lengths: Tensor, length: int) -> Tensor:
+    """Whether each sample is in one of the spans (B, SPANS, 2) of its series, (B, L)."""
+    sample = torch.arange(length, device=spans.device, dtype=spans.dtype)
+    place = (sample / lengths[:, None])[..., None]  # (B, L, 1)
+    return ((place >= spans[:, None, :, 0]) & (place < spans[:, None, :, 1])).any(2)
 
 
 def time_map(lengths: Tensor, draws: Draws, length: int) -> Tensor:

@@ -16,7 +16,9 @@ from progmem.training.finetune import finetune
 from progmem.training.pretrain import Learner, PretrainTask, model_for, pretrain
 from progmem.training.trainer import compute_loss
 
-SUBSETS = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)]  # the rest are sums of these
+# icl, pcl, hgcl, predict: the other subsets are sums of these
+SUBSETS = [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1)]
+HIDE = "views.hide=0.5"
 STEPS = (0, 1)  # a whole batch of an odd number of rows, and the ragged last one of the epoch
 BATCH = 13
 
@@ -24,9 +26,10 @@ BATCH = 13
 def gradients():
     """Summed gradients of every parameter for each subset of the objectives, by name."""
     found = {}
-    for icl, pcl, hgcl in SUBSETS:
-        weights = [f"loss.icl={icl}", f"loss.pcl={pcl}", f"loss.hgcl={hgcl}"]
-        cfg = small_config(*weights, "train.precision=64", f"train.batch_size={BATCH}")
+    for subset in SUBSETS:
+        names = ("icl", "pcl", "hgcl", "predict")
+        weights = [f"loss.{name}={weight}" for name, weight in zip(names, subset, strict=True)]
+        cfg = small_config(*weights, HIDE, "train.precision=64", f"train.batch_size={BATCH}")
         rows = TrainingWindows(made_recordings(), cfg.data)
         torch.manual_seed(0)
         learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
@@ -38,7 +41,7 @@ def gradients():
             loss.backward()
             for name, parameter in learner.named_parameters():
                 if parameter.grad is not None:
-                    found[f"{icl}{pcl}{hgcl}.{number}.{name}"] = parameter.grad.clone()
+                    found[f"{''.join(map(str, subset))}.{number}.{name}"] = parameter.grad.clone()
     return found
 
 
@@ -54,10 +57,10 @@ def train_on_labels(folder):
 
 def main():
     out = Path(sys.argv[1])
-    cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
+    cfg = small_config(HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1")
     pretrain(made_recordings(), out / "run", cfg, log=lambda _: None)  # starts the processes
     parts = small_config(
-        "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
+        HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
     )
     pretrain(made_recordings(), out / "parts", parts, log=lambda _: None)
     train_on_labels(out / "finetuned")

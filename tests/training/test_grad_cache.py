@@ -36,6 +36,7 @@ def in_parts(task, step, parts):
         (40, ()),
         (2, ("loss.pcl=0",)),
         (5, ("loss.icl=0", "loss.hgcl=0")),
+        (5, ("views.hide=0.5",)),
     ],
 )
 def test_parts_add_up_to_the_gradients_of_the_whole(parts, settings):

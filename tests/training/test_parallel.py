@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from training_setup import made_recordings, small_config
-from two_processes import BATCH, STEPS, SUBSETS, gradients, train_on_labels
+from two_processes import BATCH, HIDE, STEPS, SUBSETS, gradients, train_on_labels
 
 import progmem
 from progmem.data.windows import TrainingWindows
@@ -39,7 +39,7 @@ def test_two_processes_equal_one(tmp_path):
         apart = (gradient - theirs[name]).abs().max()
         assert apart <= 1e-10 * gradient.abs().max().clamp(min=1e-3), name
 
-    cfg = small_config("train.precision=64", "train.batch_size=13", "train.epochs=1")
+    cfg = small_config(HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1")
     one = pretrain(made_recordings(), tmp_path / "one", cfg, log=lambda _: None)
     for run in ("run", "parts"):
         two = progmem.load(tmp_path / run / "model").state_dict()

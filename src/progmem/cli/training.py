@@ -15,7 +15,7 @@ def add_pretrain(commands: Any) -> None:
         "pretrain",
         _pretrain,
         summary="train a model on recordings without labels",
-        example="progmem pretrain recordings/ -o run model.size=small views.preset=medium",
+        example="progmem pretrain recordings/ -o run train.steps=500",
         takes_settings=True,
     )
     parser.usage = "progmem pretrain DATA -o RUN [options] [section.key=value ...]"

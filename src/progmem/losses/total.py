@@ -1,7 +1,8 @@
-"""The weighted sum of the three objectives (eq. 5) on two views of a batch, with its parts.
+"""The weighted sum of the objectives on two views of a batch, with its parts.
 
-All three are contrastive: with similarities s over a temperature, an anchor's loss is
--log e^{s_p} / (e^{s_p} + sum_n e^{s_n}), p its counterpart in the other view, n its negatives.
+Three are the paper's (eq. 5) and contrastive: with similarities s over a temperature, an anchor's
+loss is -log e^{s_p} / (e^{s_p} + sum_n e^{s_n}), p its counterpart in the other view, n its
+negatives.
 
 - ICL: anchors are series, by their projected CLS; negatives are the other series of the batch.
 - PCL: anchors are memory slots; the counterpart is the same slot of the window at the same time.
@@ -9,7 +10,8 @@ All three are contrastive: with similarities s over a temperature, an anchor's l
   Gaussian of their distance, are one more term of the denominator (`printed`, the default) or
   attract too (`soft_positive`).
 
-PCL and HGCL draw their negatives from other series (`progmem.losses.pairs`).
+PCL and HGCL draw their negatives from other series (`progmem.losses.pairs`). The fourth is the
+squared error of predicted hidden samples (`progmem.losses.predict`).
 
 Each process holds some rows of the global batch. Anchors are its own rows; keys and negatives come
 from all rows, gathered with gradients; sums are divided by the number of anchors everywhere. The
@@ -51,6 +53,10 @@ class Embedded(NamedTuple):
     window_mask: Tensor  # (b, N)
     token_time: Tensor | None  # (b, K), input samples; None: positives by number
     window_time: Tensor | None  # (b, N)
+    errors: Tensor | None = (
+        None  # (b,), squared errors of the hidden samples of each series, summed
+    )
+    error_counts: Tensor | None = None  # (b,), and how many there are
 
 
 class StepNegatives(NamedTuple):
@@ -99,7 +105,10 @@ def total_loss(
     if cfg.hgcl:
         parts |= _hgcl(both, windows, negatives, group, cfg, model)
         parts["hgcl"] = cfg.alpha * parts["hgcl_tokens"] + cfg.beta * parts["hgcl_windows"]
-    weights = {"icl": cfg.icl, "pcl": cfg.pcl, "hgcl": cfg.hgcl}
+    if cfg.predict:
+        total, count = _require(both.errors).sum(), _require(both.error_counts).sum()
+        parts["predict"] = total / group.total(count).clamp(min=1)
+    weights = {"icl": cfg.icl, "pcl": cfg.pcl, "hgcl": cfg.hgcl, "predict": cfg.predict or 0.0}
     loss = torch.stack([weights[name] * parts[name] for name in weights if name in parts]).sum()
     return loss, parts
 

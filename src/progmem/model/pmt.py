@@ -65,9 +65,15 @@ class PMT(nn.Module):
         self.tokenizer = Tokenizer(cfg)
         self.blocks = nn.ModuleList(PMABlock(cfg, b) for b in range(cfg.blocks))
         self.encoder = NeighbourhoodEncoder(cfg)
+        self.predictor = nn.Linear(cfg.dim, cfg.channels * cfg.patch) if cfg.predictor else None
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
     ) -> Encoding:
         """Encode normalised series.
 
@@ -75,6 +81,8 @@ class PMT(nn.Module):
             x: (B, L, C), finite wherever it is observed.
             mask: True where observed, (B, L) or (B, L, C); None if nothing is missing.
             lengths: samples of each series, (B,), from one patch to L, if some end before L.
+            hidden: True where a sample is observed but not to be seen, (B, L, C); its token stays,
+                with the mask vector in it. The model must have one.
 
         Shapes are checked here, values are not: `encode` does that.
         """
@@ -83,7 +91,7 @@ class PMT(nn.Module):
         B, L, _ = x.shape
         K = count_tokens(cfg, L)
         N = count_windows(cfg, K)
-        signal, valid = self.tokenizer(x, mask, lengths)  # (B, K, D), (B, K)
+        signal, valid = self.tokenizer(x, mask, lengths, hidden)  # (B, K, D), (B, K)
         counts = torch.full((B,), K, device=x.device)
         if lengths is not None:
             counts = self.tokenizer.count(lengths)
@@ -109,6 +117,11 @@ class PMT(nn.Module):
             token_spans=token_spans(cfg, 0, K),
             window_spans=window_spans(cfg, 0, N, tokens=K),
         )
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """What the predictor says of the samples of each token's patch, (B, K, C, patch)."""
+        assert self.predictor is not None, "this model was not trained to predict hidden samples"
+        return self.predictor(tokens).unflatten(2, (self.cfg.channels, self.cfg.patch))
 
     def first_memory(self) -> Tensor | None:
         """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""

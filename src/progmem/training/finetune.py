@@ -233,6 +233,7 @@ class FinetuneTask:
     ) -> None:
         self.learner = to_device(learner, device, cfg.run.train)
         self.rows, self.cfg, self.device, self.y = rows, cfg, device, y.to(device)
+        assert cfg.run.train.batch_size is not None  # `finetune_config` has a default
         self.batch_size = min(cfg.run.train.batch_size, len(rows))
         encoder = learner.encoder
         like = encoder.tokenizer.conv.weight

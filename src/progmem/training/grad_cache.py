@@ -23,7 +23,7 @@ from progmem.training.distributed import split_rows, world_and_rank
 if TYPE_CHECKING:
     from progmem.training.trainer import Task
 
-DIFFERENTIABLE = ("sequence", "memory", "tokens")  # fields of Embedded
+DIFFERENTIABLE = ("sequence", "memory", "tokens", "errors")  # fields of Embedded
 Backward = Callable[[Tensor], None]  # takes a loss, adds to the gradients
 NoSync = Callable[[], AbstractContextManager[None]]  # inside, gradients are not synchronised
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
 
-PRINTED = ("loss", "icl", "pcl", "hgcl", "accuracy")
+PACED = 4  # steps after which the time of a run is foretold
+PRINTED = ("loss", "icl", "pcl", "hgcl", "predict", "accuracy")
 COLLAPSED = 1e-3  # feature sd below which a run is warned about
 
 
@@ -69,6 +70,7 @@ class MetricsLog:
         self.first, self.total, self.every, self.log = first, total, train.log_every, log
         self.last: tuple[StepMetrics, float] | None = None
         self.warned = False
+        self.paced_from = 0.0
         self.began = time.perf_counter()
         self.rows = 0
         self.file = None if folder is None else (folder / "metrics.jsonl").open("a")
@@ -118,6 +120,11 @@ class MetricsLog:
         text = "  ".join(f"{name} {values[name]:.3f}" for name in PRINTED if name in values)
         if self.bar is not None:
             self.bar.update(0, completed=step, description=f"{text}  {rate:.0f} series/s")
+        if step == self.first + PACED and self.total > 2 * PACED and self.bar is None:
+            pace = (time.perf_counter() - self.paced_from) / (PACED - 1)
+            self.log(f"{self.total} steps, about {_duration(pace * (self.total - step))} from here")
+        if step == self.first + 1:
+            self.paced_from = time.perf_counter()  # the first step also prepares what the rest use
         if step % self.every == 0 or step == self.total:
             if self.board is not None:
                 self.board.log_metrics(dict(values), step)
@@ -135,6 +142,10 @@ class MetricsLog:
             self.board.finalize("success")
         if self.bar is not None:
             self.bar.stop()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def spread(sequence: Tensor) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Training without labels: two views of each series, embedded and compared (eq. 5).
+"""Training without labels: two views of each series, embedded and compared (eq. 5), and predicted
+where they were hidden.
 
 Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens, N windows,
 W window, D width.
@@ -20,13 +21,20 @@ from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.errors import ConfigError, InputError
 from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
+from progmem.losses.predict import squared_errors
 from progmem.losses.total import Embedded, Group, StepNegatives, draw_step_negatives, total_loss
 from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.ops.layers import linear, linear_gelu
 from progmem.series import ChannelStats
 from progmem.training import randomness, run_folder
-from progmem.training.distributed import call_with_cast_weights, make_fabric, split_batch
+from progmem.training.defaults import fill_defaults
+from progmem.training.distributed import (
+    call_with_cast_weights,
+    choose_device,
+    make_fabric,
+    split_batch,
+)
 from progmem.training.trainer import Log, Trainer, build_trainer, parameter_groups, to_device
 from progmem.views import View, draw_view, make_view
 
@@ -41,7 +49,7 @@ def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
             "arrays are (series, time, channels), are the last two swapped?"
         )
     length = int(rows.length.median())
-    given = dict(cfg.model)
+    given = {"mask_vector": cfg.views.hide > 0, "predictor": bool(cfg.loss.predict), **cfg.model}
     if given.setdefault("channels", rows.channels) != rows.channels:
         raise ConfigError(
             f"model.channels is {given['channels']}, the recordings have {rows.channels}"
@@ -62,6 +70,12 @@ def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
             "Several are (series, time, channels); one is cut into rows by a data.longest and "
             "data.window below its length"
         )
+    for needs, name, has in (
+        (cfg.views.hide > 0, "mask_vector", model_cfg.mask_vector),
+        (bool(cfg.loss.predict), "predictor", model_cfg.predictor),
+    ):
+        if needs and not has:
+            raise ConfigError(f"model.{name} is false, but views.hide and loss.predict need it")
     if model_cfg.slots == 0 and cfg.loss.pcl:
         raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
     return model_cfg
@@ -99,6 +113,9 @@ def pretrain(
     else:
         recordings, noted = source, {}
     rows = TrainingWindows(recordings, cfg.data)
+    length = int(rows.length.median())
+    begun = run_folder.read_settings(out)
+    cfg = fill_defaults(cfg, length, device=choose_device(cfg), begun=begun)
     model_cfg = model_for(rows, cfg)
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
@@ -117,6 +134,11 @@ def pretrain(
             f"all {len(rows)} training rows share samples, so none can be told from another and "
             "nothing is learnt; give longer or more recordings, or a shorter data.window"
         )
+    if log is not None:
+        log(
+            f"{model_cfg.size} model on {fabric.device.type}: tokens of {model_cfg.patch} samples, "
+            f"{model_cfg.patch_stride} apart; batches of {cfg.train.batch_size}"
+        )
     with run_folder.locked(out):
         run_folder.settle_source(out, noted, recordings)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
@@ -133,6 +155,7 @@ def _train(
     log: Log | None,
 ) -> PMT:
     train, log_line = cfg.train, log or (lambda _: None)
+    assert train.batch_size is not None  # defaults are filled in
     if len(rows) < train.batch_size:
         log_line(
             f"{len(rows)} rows are fewer than train.batch_size {train.batch_size}: one batch a step"
@@ -178,24 +201,33 @@ class Learner(nn.Module):
         self, views: tuple[View, View], lengths: Tensor, *, gaps: bool, by_time: bool
     ) -> tuple[tuple[Embedded, Embedded], Tensor]:
         """Both views embedded, and the first view's sequence vectors (B, D) for diagnostics."""
-        x, observed, time = (torch.cat(pair) for pair in zip(*views, strict=True))
-        mask = observed if gaps else None
-        z = call_with_cast_weights(self.model, x, mask, lengths=lengths.repeat(2))
+        both = View._make(torch.cat(pair) for pair in zip(*views, strict=True))
+        cfg = self.model.cfg
+        mask, hidden = both.observed if gaps else None, both.hidden if cfg.mask_vector else None
+        z = call_with_cast_weights(
+            self.model, both.x, mask, lengths=lengths.repeat(2), hidden=hidden
+        )
         assert z.window_mask is not None
         precise = torch.promote_types(z.sequence.dtype, torch.float32)  # losses in float32
-        sequence = tokens = memory = token_time = window_time = None
+        sequence = tokens = memory = token_time = window_time = errors = error_counts = None
         if self.cfg.icl:
             sequence = self.heads["icl"](z.sequence).to(precise)
         if self.cfg.hgcl:
             tokens = self.heads["hgcl"](z.tokens).to(precise)
         if self.cfg.pcl and z.memory is not None:
             memory = z.memory.to(precise)
+        if self.cfg.predict:
+            errors, error_counts = squared_errors(
+                self.model.decode(z.tokens).to(precise), both.clean,
+                hidden=both.hidden, valid=z.token_mask, stride=cfg.patch_stride,
+            )  # fmt: skip
         if by_time:
-            token_time, window_time = self._times(time, z.token_mask, z.window_mask.shape[1])
-        both = Embedded(
-            sequence, memory, tokens, z.token_mask, z.window_mask, token_time, window_time
-        )
-        halves = zip(*((t, t) if t is None else t.chunk(2) for t in both), strict=True)
+            token_time, window_time = self._times(both.time, z.token_mask, z.window_mask.shape[1])
+        embedded = Embedded(
+            sequence, memory, tokens, z.token_mask, z.window_mask, token_time, window_time,
+            errors, error_counts,
+        )  # fmt: skip
+        halves = zip(*((t, t) if t is None else t.chunk(2) for t in embedded), strict=True)
         first, second = (Embedded._make(half) for half in halves)
         return (first, second), z.sequence.detach()[: len(lengths)].float()
 
@@ -265,6 +297,7 @@ class PretrainTask:
     ) -> None:
         self.learner = to_device(learner, device, cfg.train)
         self.rows, self.cfg, self.total, self.device = rows, cfg, total, device
+        assert cfg.train.batch_size is not None  # defaults are filled in
         self.batch_size = min(cfg.train.batch_size, len(rows))
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         model, like = learner.model, learner.model.tokenizer.conv.weight

@@ -29,7 +29,7 @@ def total_steps(rows: int, train: TrainConfig) -> int:
     """Steps of a whole run; a batch is at most all rows."""
     if train.steps is not None:
         return train.steps
-    assert train.epochs is not None  # TrainConfig has one of the two
+    assert train.epochs is not None and train.batch_size is not None  # defaults are filled in
     return train.epochs * steps_per_epoch(rows, min(train.batch_size, rows))
 
 
