@@ -26,6 +26,6 @@ def test_it_takes_the_encoders_parameters_and_gives_its_features():
     for params in PMTCollectionTransformer._get_test_params():
         transformer = PMTCollectionTransformer(**params)
         tabular = transformer.get_tag("output_data_type") == "Tabular"
-        assert tabular == (params["level"] == "sequence")
+        assert tabular == (params["level"] in ("all", "sequence"))
         found = transformer.fit_transform(X)
         np.testing.assert_array_equal(found, PMTEncoder(**params).fit_transform(X))

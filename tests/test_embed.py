@@ -11,7 +11,9 @@ from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.embed import embed
 from progmem.errors import InputError
+from progmem.pooling import fit_token_stats
 from progmem.series import ChannelStats
+from progmem.token_summary import all_scales
 
 
 @pytest.mark.parametrize("chunk", [20, 100, 65_536])  # in pieces, two together, all of a length
@@ -20,13 +22,16 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
     monkeypatch.setattr("progmem.embed.CHUNK", chunk)
     cfg = progmem.ModelConfig(channels=2, size="tiny", slots=slots)
     model = progmem.PMT(cfg)
+    if slots:
+        monkeypatch.setattr("progmem.embed.TOKENS", 17)  # in pieces
+        model.token_stats.set(fit_token_stats(model, [r.values for r in made_recordings()]))
     made = {recording.name: recording for recording in made_recordings()}
     recordings = [made[name] for name in ("3", "7", "11", "0", "19")]  # three of one length
     said = []
     embed(model, recordings, tmp_path / "out", sampling_rate=50.0, log=said.append)
     assert said[1] == "2/5 7: 39 samples" and len(said) == 5
     read = {p.stem: np.load(p) for p in (tmp_path / "out").glob("*.npy")}
-    assert ("memory" in read) == (slots > 0)
+    assert ("memory" in read) == ("all" in read) == (slots > 0)
     assert json.loads((tmp_path / "out/series.json").read_text())["names"] == [
         r.name for r in recordings
     ]
@@ -43,6 +48,8 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
         if slots:
             np.testing.assert_allclose(read["memory"][windows], z.memory[0], atol=1e-5)
             np.testing.assert_allclose(read["eos"][i], z.eos[0], atol=1e-5)
+            expected = all_scales(z, model.token_stats.values)[0]
+            np.testing.assert_allclose(read["all"][i], expected, atol=1e-5)
 
 
 def test_recordings_of_one_length_are_embedded_together(tmp_path, monkeypatch):

@@ -57,6 +57,9 @@ def test_a_saved_encoder_gives_what_it_gave_and_is_verified_once_it_is_saved_aga
     with older(old / "encoder"), older(old / "encoder/model"):
         encoder = progmem.PMTEncoder.load(old / "encoder")
     assert encoder.lr == 1e-2 and isinstance(encoder.settings, tuple)
+    assert encoder.level == "sequence"  # the default of its time
+    with pytest.raises(progmem.ConfigError, match=r"fit it again, or give level='sequence'"):
+        encoder.transform(x, "all")
     assert_close(encoder.transform(x), known["encoder"])
     encoder.save(old / "encoder")
     names = [path.name for path in (old / "encoder").iterdir()]
@@ -148,6 +151,7 @@ def test_the_digest_of_a_network_is_the_one_it_had(old):
         model = progmem.load(old / "tuned/model")
     assert weights_sha256(model) == json.loads((old / "tuned/head.json").read_text())["encoder"]
     assert any("feed_forward.fc1" in name for name in model.state_dict())
+    assert model.token_stats.values is None
 
 
 def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from aeon.transformations.collection import BaseCollectionTransformer
 
-from progmem.estimators import PMTEncoder
+from progmem.estimators import LEVELS, ONE_VECTOR, PMTEncoder
 
 
 class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]  # aeon has no types
@@ -22,7 +22,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
     def __init__(
         self,
         size: str = "auto",
-        level: str = "sequence",
+        level: str = "all",
         epochs: int | None = None,
         steps: int | None = None,
         device: str = "auto",
@@ -45,7 +45,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self.verbose = verbose
         self.settings = settings
         super().__init__()
-        if level != "sequence":
+        if level not in ONE_VECTOR:
             self.set_tags(output_data_type="Collection")
 
     def _fit(self, X: Any, y: Any = None) -> None:
@@ -58,7 +58,6 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
     def _get_test_params(cls, parameter_set: str = "default") -> list[dict[str, Any]]:
         """A model as small as can be, at every level."""
         small = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
-        levels = ("sequence", "tokens", "memory")
         return [
-            {"level": level, "epochs": 1, "device": "cpu", "settings": small} for level in levels
+            {"level": level, "epochs": 1, "device": "cpu", "settings": small} for level in LEVELS
         ]

@@ -21,9 +21,11 @@ from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import load
 from progmem.series import Series, check_finite
+from progmem.token_summary import TokenStats, TokenSummary
 from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
 CHUNK = 65_536  # samples encoded at a time
+TOKENS = 32_768  # summarised at a time
 
 
 def embed_files(
@@ -58,7 +60,8 @@ def embed(
 ) -> None:
     """Write the three levels of all recordings into the new folder ``out``.
 
-    sequence.npy is (R, D) and eos.npy too; tokens.npy (T, D) and memory.npy (V, n, D) hold all
+    sequence.npy is (R, D) and eos.npy too; all.npy (R, 4D) is one vector from all scales, if the
+    model has token statistics; tokens.npy (T, D) and memory.npy (V, n, D) hold all
     recordings one after the other. Files beside them hold the series each row belongs to, its span
     in samples (in seconds too, if ``sampling_rate`` is given) and whether anything of it was
     observed. series.json names the recordings.
@@ -72,12 +75,15 @@ def embed(
     unfinished.mkdir(parents=True)
     try:
         files = _LevelFiles(unfinished, model, series.lengths, sampling_rate)
+        stats = model.token_stats.values
         with eval_mode(model):
             for rows in _batches(series.lengths):
                 moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))
                 encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
                 check_finite(part.sequence, [names[i] for i in rows])
+                if stats is not None:
+                    files.arrays["all"][rows[0] : rows[-1] + 1] = _all_scales(part, stats)
                 for i, observed in zip(rows, part.token_mask.any(1), strict=True):
                     missing = "" if observed else ", none observed"
                     log(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{missing}")
@@ -87,6 +93,16 @@ def embed(
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def _all_scales(z: Encoding, stats: TokenStats) -> np.ndarray:
+    """The pooling "all" of tokens on disk, some of them at a time."""
+    summary = TokenSummary(stats, len(z.tokens), z.tokens.device)
+    step = max(1, TOKENS // len(z.tokens))
+    for start in range(0, z.tokens.shape[1], step):
+        part = slice(start, start + step)
+        summary.add(z.tokens[:, part], z.token_mask[:, part])
+    return summary.features(z.sequence).numpy()
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -111,15 +127,19 @@ class _LevelFiles:
         )
         self.arrays: dict[str, Any] = {}
         R, T, V, n, D = len(lengths), sum(tokens), sum(windows), cfg.slots, cfg.dim
+        absent = set() if n else {"memory", "eos"}
+        if model.token_stats.values is None:
+            absent.add("all")
         for name, shape, kind in (
             ("tokens", (T, D), "float32"),
             ("memory", (V, n, D), "float32"),
             ("sequence", (R, D), "float32"),
             ("eos", (R, D), "float32"),
+            ("all", (R, 4 * D), "float32"),
             ("token_mask", (T,), "bool"),
             ("window_mask", (V,), "bool"),
         ):
-            if n or name not in ("memory", "eos"):
+            if name not in absent:
                 create: Any = np.lib.format.open_memmap
                 self.arrays[name] = create(folder / f"{name}.npy", "w+", kind, shape)
         for level, counts, spans in (

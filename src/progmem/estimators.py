@@ -47,13 +47,15 @@ from progmem.model import saving
 from progmem.model.encode import consecutive
 from progmem.model.pmt import PMT, samples_at_once
 from progmem.pooling import check_observed
+from progmem.token_summary import all_scales
 from progmem.training import classifier as sequence_classifier
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import choose_device
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
-LEVELS = ("sequence", "tokens", "memory")
+LEVELS = ("all", "sequence", "tokens", "memory")
+ONE_VECTOR = ("all", "sequence")  # a case; the other levels have a course of time
 
 
 def check_level(level: Any, *, slots: int) -> None:
@@ -65,8 +67,12 @@ def check_level(level: Any, *, slots: int) -> None:
 
 
 def at_level(model: PMT, series: Sequence[np.ndarray], level: str) -> list[np.ndarray]:
-    """Each of the series (L_i, C) as (D,), (D, K_i) or (n D, N_i), float32, NaN for missing."""
+    """Each of the series (L_i, C) as (4D,), (D,), (D, K_i) or (n D, N_i), float32, NaN: missing."""
     z = model.encode(list(series))
+    if level == "all":
+        stats = model.token_stats.values
+        assert stats is not None
+        return list(all_scales(z, stats).float().numpy())
     if level == "sequence":
         return list(z.sequence.float().numpy())
     values, mask = z.tokens, z.token_mask
@@ -93,16 +99,18 @@ _TRAINING = threading.Lock()  # torch's random numbers are drawn from one state 
 
 
 class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # no types in sklearn
-    """Trains a PMT without labels, then turns series into its tokens, memory or sequence vectors.
+    """Trains a PMT without labels, then turns series into one vector each, or tokens, or memory.
 
     X is what `progmem.data.as_collection` takes: (cases, channels, time), (cases, time) for one
     channel, lists where lengths differ; NaN is missing. ``transform`` takes series of any length.
 
     Args:
         size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
-        level: what ``transform`` gives: "sequence" (cases, width), "tokens" (cases, width,
-            tokens) or "memory" (cases, slots x width, windows), the last two with NaN where all is
-            missing and as lists where lengths differ.
+        level: what ``transform`` gives: "all" (cases, 4 x width): the sequence vector joined with
+            the maximum, the standard deviation and the share above the training median of each
+            feature of the tokens; "sequence" (cases, width), "tokens" (cases, width, tokens) or
+            "memory" (cases, slots x width, windows), the last two with NaN where all is missing and
+            as lists where lengths differ.
         epochs: passes over the data. If neither they nor ``steps`` are given, 200 steps on a CPU,
             2,000 on a GPU.
         steps: updates of the model, in place of ``epochs``.
@@ -120,7 +128,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         >>> X = np.random.default_rng(0).normal(size=(12, 2, 60))  # (cases, channels, time)
         >>> encoder = progmem.PMTEncoder(size="tiny", steps=2).fit(X)
         >>> encoder.transform(X).shape
-        (12, 64)
+        (12, 256)
         >>> encoder.transform(X, level="tokens").shape  # (cases, width, tokens)
         (12, 64, 53)
     """
@@ -133,7 +141,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def __init__(
         self,
         size: str = "auto",
-        level: str = "sequence",
+        level: str = "all",
         epochs: int | None = None,
         steps: int | None = None,
         device: str = "auto",
@@ -172,6 +180,11 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         check_is_fitted(self, "model_")
         level = self.level if level is None else level
         check_level(level, slots=self.model_.cfg.slots)
+        if level == "all" and self.model_.token_stats.values is None:
+            raise ConfigError(
+                "this encoder has no token statistics, which level all needs (it was trained by an "
+                "earlier version); fit it again, or give level='sequence'"
+            )
         cases = cases_of(self, X, fitting=False)
         model = self.model_.to(choose_device(run_settings(self)))
         parts: list[np.ndarray] = []
@@ -182,12 +195,13 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             except InputError as error:  # it counts from the first of these
                 raise InputError(f"cases {some[0]} to {some[-1]}: {error}") from error
         equal = len({len(values) for values in cases}) == 1
-        return np.stack(parts) if equal or level == "sequence" else parts
+        return np.stack(parts) if equal or level in ONE_VECTOR else parts
 
     @property
     def _n_features_out(self) -> int:
-        """Columns of the sequence level, which scikit-learn names after the class."""
-        return self.model_.cfg.dim
+        """Columns of what ``transform`` gives, which scikit-learn names after the class."""
+        cfg = self.model_.cfg
+        return {"all": 4 * cfg.dim, "memory": cfg.slots * cfg.dim}.get(self.level, cfg.dim)
 
     def save(self, folder: str | Path) -> None:
         """Write the model and the parameters, without pickle; `load` reads them back."""

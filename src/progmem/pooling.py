@@ -4,6 +4,7 @@ Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from torch import Tensor
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
 from progmem.series import as_float64
+from progmem.token_summary import TokenStats, TokenStatsBuffers, all_scales
 
 MAX_SAMPLES = 2**17  # of the series that are encoded at a time
+FITTED_SERIES = 512  # the most that token statistics are fitted on
+FITTED_TOKENS = 2**15  # the most of these series together
 
 
 def sequence(z: Encoding) -> Tensor:
@@ -38,21 +42,13 @@ def mean_memory(z: Encoding) -> Tensor:
     return _mean(z.memory.mean(2), z.window_mask)
 
 
-def all_levels(z: Encoding) -> Tensor:
-    """The other poolings that the encoder has, concatenated."""
-    parts = [sequence(z), mean_tokens(z), max_tokens(z)]
-    if z.memory is not None:
-        parts.append(mean_memory(z).to(z.tokens.dtype))
-    return torch.cat(parts, dim=1)
-
-
-POOLINGS: dict[str, Callable[[Encoding], Tensor]] = {
+LEVEL_POOLINGS: dict[str, Callable[[Encoding], Tensor]] = {
     "sequence": sequence,
     "mean_tokens": mean_tokens,
     "max_tokens": max_tokens,
     "mean_memory": mean_memory,
-    "all": all_levels,
 }
+POOLINGS = (*LEVEL_POOLINGS, "all")  # the last needs token statistics
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -61,22 +57,87 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
     return (values * weight).sum(1) / weight.sum(1).clamp(min=1)
 
 
-def pool(encoder: Encoder, x: Any, poolings: Sequence[str]) -> dict[str, np.ndarray]:
-    """Features (B, D) by each of ``poolings`` of series (B, L, C) or a list of (L_i, C).
+def pool(
+    encoder: Encoder, x: Any, poolings: Sequence[str], *, stats: TokenStats | None = None
+) -> dict[str, np.ndarray]:
+    """Features by each of ``poolings`` of series (B, L, C) or a list of (L_i, C).
 
-    The pooling of the memory is left out for an encoder that has none.
+    They are (B, D), by "all" (B, 4D), which takes the token statistics ``stats``, by default the
+    encoder's own (see `token_stats_for`). The pooling of the memory is left out for an encoder that
+    has none.
     """
     for name in poolings:
         if name not in POOLINGS:
             raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {name!r}")
     if not len(x):
         raise InputError("there are no series to encode; give at least one")
+    functions = dict(LEVEL_POOLINGS)
+    if "all" in poolings:
+        stats = own_token_stats(encoder) if stats is None else stats
+        if stats is None:
+            raise InputError(
+                "the pooling all needs token statistics, and this encoder has none; give "
+                "stats=token_stats_for(encoder, training series), or use the pooling sequence"
+            )
+        functions["all"] = partial(all_scales, stats=stats)
     found: dict[str, list[np.ndarray]] = {}
     for z in encode_batches(encoder, x):
         for name in poolings:
             if name != "mean_memory" or z.memory is not None:
-                found.setdefault(name, []).append(POOLINGS[name](z).float().cpu().numpy())
+                found.setdefault(name, []).append(functions[name](z).float().cpu().numpy())
     return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def own_token_stats(encoder: Encoder) -> TokenStats | None:
+    """The token statistics that an encoder keeps, if it does and they are fitted."""
+    kept = getattr(encoder, "token_stats", None)
+    return kept.values if isinstance(kept, TokenStatsBuffers) else None
+
+
+def token_stats_for(encoder: Encoder, x: Any) -> TokenStats:
+    """The encoder's own token statistics, or, if it has none, those of training series ``x``."""
+    stats = own_token_stats(encoder)
+    if stats is None:
+        stats = fit_token_stats(encoder, x)
+    if stats is None:
+        raise InputError("no series has an observed value, so token statistics cannot be fitted")
+    return stats
+
+
+def fit_token_stats(encoder: Encoder, x: Any) -> TokenStats | None:
+    """Median and standard deviation of each feature over tokens of series, as `pool` takes them.
+
+    At most `FITTED_SERIES` series are encoded, evenly spaced from the first one on, and each gives
+    as many of its valid tokens, evenly spaced too; all together are at most `FITTED_TOKENS`. So
+    memory is bounded, nothing is drawn, and the same series give the same statistics. The scale of
+    a feature that does not vary is 1. None if no token is valid.
+    """
+    step = fitting_step(len(x))
+    some = x[::step]
+    most, kept = FITTED_TOKENS // max(1, len(some)), []
+    try:
+        for z in encode_batches(encoder, some):
+            for tokens, valid in zip(z.tokens, z.token_mask, strict=True):
+                there = tokens[valid]
+                kept.append(there[:: max(1, -(-len(there) // most))].cpu())
+    except InputError as error:
+        if step == 1:
+            raise
+        raise InputError(f"{error} (counting one series in {step})") from error
+    tokens = torch.cat(kept) if kept else torch.empty(0, 0)
+    if not len(tokens):
+        return None
+    values = tokens.to(torch.promote_types(tokens.dtype, torch.float32)).numpy()
+    spread = values.std(0, dtype=np.float64)
+    # equal values have a mean with a rounding error, which is not a spread
+    varies = spread > 1e-6 * np.abs(values).max(0)
+    median, scale = np.median(values, 0).astype(np.float64), np.where(varies, spread, 1.0)
+    return TokenStats(torch.from_numpy(median), torch.from_numpy(scale))
+
+
+def fitting_step(series: int) -> int:
+    """Of so many series, every how many `fit_token_stats` looks at."""
+    return max(1, -(-series // FITTED_SERIES))
 
 
 def check_observed(x: Any) -> None:

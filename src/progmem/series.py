@@ -4,7 +4,7 @@ Shapes: B series, L samples, C channels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig, is_whole
 from progmem.errors import InputError
 
+M = TypeVar("M", bound=nn.Module)
 LARGEST = 1e15  # after normalisation; squares of larger values would overflow float32
 
 
@@ -32,9 +33,14 @@ class ChannelStats(nn.Module):
         return Moments(self.mean, self.scale)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ChannelStats":
-        for name, buffer in list(self.named_buffers()):
-            setattr(self, name, buffer.to(fn(buffer).device))  # follow the device, never the dtype
-        return self
+        return follow_device(self, fn)
+
+
+def follow_device(module: M, fn: Callable[[Tensor], Tensor]) -> M:
+    """``_apply`` for a module whose buffers follow the model's device, never its dtype."""
+    for name, buffer in list(module.named_buffers()):
+        setattr(module, name, buffer.to(fn(buffer).device))
+    return module
 
 
 class Moments(NamedTuple):

@@ -16,7 +16,7 @@ from progmem.cli import main
 from progmem.data.labels import drop_missing_labels, labels_for
 from progmem.data.reader import read_recordings
 from progmem.errors import InputError
-from progmem.pooling import pool
+from progmem.pooling import fit_token_stats, pool
 from progmem.probes.own_data import LabelProbe, Prediction
 
 
@@ -106,7 +106,7 @@ def test_labels_of_a_folder_are_put_to_their_files_by_name(tmp_path):
 def test_whole_numbers_with_holes_stay_whole(model):
     x, y = waves(12, 0)
     y = np.where(np.arange(12) < 3, np.nan, y + 1.0)
-    probe = LabelProbe(progmem.load(model)).fit(x, y)
+    probe = LabelProbe(progmem.load(model), pooling="sequence").fit(x, y)
     assert probe.svm.classes.tolist() == [1, 2] and probe.svm.classes.dtype == np.int64
     features = pool(probe.encoder, x, ["sequence"])["sequence"]
     np.testing.assert_allclose(probe.svm.mean, features.mean(0, dtype=np.float64))
@@ -286,11 +286,39 @@ def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
     assert set(again.svm.classes) == set(names)
 
 
+def test_a_probe_keeps_the_token_statistics_it_was_fitted_with(model, tmp_path):
+    """Of its training series, since the model has none; a probe without them is not read."""
+    (x, y), path, encoder = waves(20, 0), tmp_path / "p", progmem.load(model)
+    probe = LabelProbe(encoder).fit(x, y)
+    assert probe.pooling == "all" and len(probe.svm.mean) == 4 * 32
+    assert all(map(torch.equal, probe.token_stats, fit_token_stats(encoder, x)))
+    probe.save(path)
+    again = LabelProbe.load(path, encoder)
+    np.testing.assert_array_equal(again.predict(x[:3]).margin, probe.predict(x[:3]).margin)
+    good = artifact.read(path, "label probe")
+    width = torch.ones(32, dtype=torch.float64)
+    for changes, message in (
+        ({"token_scale": None}, "the pooling all was another when it was fitted; fit it again"),
+        ({"token_scale": 0 * width}, "not finite, or a scale not above 0"),
+        ({"token_median": torch.nan * width}, "not finite, or a scale not above 0"),
+        ({"token_median": width[:3]}, r"token_scale has shape \(32,\)"),
+        ({"token_median": width.float()}, "token_median has shape .*float32"),
+        (
+            {"token_median": width[:3], "token_scale": 2 * width[:3]},
+            "of 3 features, the encoder gi",
+        ),
+    ):
+        tensors = {n: t for n, t in (good.tensors | changes).items() if t is not None}
+        artifact.write(path, "label probe", tensors, good.note)
+        with pytest.raises(InputError, match=message):
+            LabelProbe.load(path, encoder).predict(x)
+
+
 @pytest.fixture(scope="module")
 def kept(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("probe") / "p.safetensors"
     x, _ = waves(30, 0)
-    LabelProbe(progmem.load(model)).fit(x, np.arange(30) % 3).save(path)
+    LabelProbe(progmem.load(model), pooling="sequence").fit(x, np.arange(30) % 3).save(path)
     return path
 
 

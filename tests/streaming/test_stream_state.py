@@ -13,6 +13,7 @@ from stream_setup import assert_same, gappy, join
 import progmem
 from progmem import artifact
 from progmem.ops.neighbourhood_attention import Keys, attend_cls, no_keys
+from progmem.pooling import fit_token_stats
 
 
 def test_a_stream_goes_on_in_another_process(tmp_path):
@@ -54,6 +55,24 @@ def test_a_kept_stream_goes_on_as_if_nothing_had_happened(tmp_path):
             assert_same(getattr(again, one)(*rest), getattr(stream, one)(*rest), atol=0)
     stream.save(tmp_path / "kept.safetensors")  # in place of the first
     assert progmem.Stream.load(model, tmp_path / "kept.safetensors").ended
+
+
+def test_a_kept_stream_goes_on_with_the_statistics_its_features_were_begun_with(tmp_path):
+    model = make_model(6, 3, 2)
+    model.token_stats.set(fit_token_stats(model, gappy(3, 100)))
+    x = gappy(2, 80)
+    stream = progmem.Stream(model, batch_size=2, features=True)
+    stream.push(x[:, :33])
+    stream.save(tmp_path / "kept.safetensors")
+    model.token_stats.set(None)
+    again = progmem.Stream.load(model, tmp_path / "kept.safetensors")
+    for one in (stream, again):
+        one.push(x[:, 33:])
+        one.finish()
+    assert torch.equal(again.features(), stream.features()) and stream.features().any()
+    plain = progmem.Stream.restore(model, progmem.Stream(model).state_dict())
+    with pytest.raises(progmem.InputError, match="keeps no features; make it with Stream"):
+        plain.features()
 
 
 def test_a_kept_stream_that_is_damaged_or_strange_is_refused_in_one_line(tmp_path):
@@ -195,7 +214,9 @@ def _run_block(model, block, tokens, signal):
 
 
 def test_what_a_stream_holds_does_not_grow():
-    stream = progmem.Stream(progmem.PMT(progmem.ModelConfig(channels=1, size="tiny")), horizon=50)
+    model = progmem.PMT(progmem.ModelConfig(channels=1, size="tiny"))
+    model.token_stats.set(fit_token_stats(model, torch.randn(2, 100, 1)))
+    stream = progmem.Stream(model, horizon=50, features=True)
     sizes = []
     for _ in range(20):
         stream.push(torch.randn(1, 160, 1))  # ten strides of tokens

@@ -1,6 +1,7 @@
 """Training without labels: what a run leaves, refuses and repeats exactly."""
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -19,9 +20,12 @@ from training_setup import (
 )
 
 import progmem
+from progmem import artifact
 from progmem.data.reader import Recording
+from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError
-from progmem.training.pretrain import pretrain
+from progmem.pooling import fit_token_stats
+from progmem.training.pretrain import pretrain, settle_token_stats
 
 HERE = Path(__file__).parents[1]
 
@@ -75,6 +79,64 @@ def golden_losses():
         torch.set_default_dtype(torch.float32)
     steps = [json.loads(line) for line in lines]
     return {name: [step[name] for step in steps] for name in ("loss", "icl", "pcl", "hgcl")}
+
+
+def test_a_run_ends_with_the_token_statistics_of_its_rows(finished, monkeypatch):
+    monkeypatch.setattr("progmem.pooling.FITTED_SERIES", 7)
+    model = progmem.load(finished / "model")
+    rows = TrainingWindows(made_recordings(), small_config().data)
+    assert len(rows) > len(made_recordings())  # one recording is cut
+    kept = model.token_stats.values
+    with torch.no_grad():
+        model.encoder.cls.add_(1.0)  # no longer the model that was saved there
+    settle_token_stats(model, rows, finished / "model")
+    series = [
+        r.values[offset : offset + length]
+        for r, offset, length in zip(
+            [rows.recordings[i] for i in rows.source], rows.offset, rows.length, strict=True
+        )
+    ]
+    assert all(map(torch.equal, model.token_stats.values, fit_token_stats(model, series)))
+    monkeypatch.undo()
+    assert all(map(torch.equal, kept, fit_token_stats(model, series)))
+
+
+def test_a_finished_run_that_is_opened_again_keeps_its_file_and_its_statistics(
+    finished, tmp_path, monkeypatch
+):
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run/model/model.safetensors"
+    before = path.read_bytes()
+    monkeypatch.setattr(
+        "progmem.training.pretrain.fit_token_stats", None
+    )  # elsewhere: other digits
+    model = run(tmp_path / "run")
+    assert path.read_bytes() == before
+    assert torch.equal(model.token_stats.scale, weights(finished)["token_stats.scale"])
+    monkeypatch.undo()
+    found = artifact.read(path, "model")  # as if of an earlier version: they are fitted now
+    artifact.write(path, "model", without_token_stats(found.tensors), found.note)
+    run(tmp_path / "run")
+    assert path.read_bytes() == before
+
+
+def test_a_run_goes_on_from_a_checkpoint_without_token_statistics(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/model")
+    *_, path, last = sorted((tmp_path / "run/checkpoints").iterdir())
+    last.unlink()
+    found = artifact.read(path, "checkpoint")
+    artifact.write(path, "checkpoint", without_token_stats(found.tensors), found.note)
+    said = []
+    run(tmp_path / "run", log=said.append)
+    assert any("going on from step" in line for line in said)
+    assert_same_model(tmp_path / "run", finished)
+
+
+def without_token_stats(tensors):
+    kept = {name: tensor for name, tensor in tensors.items() if "token_stats" not in name}
+    assert len(kept) == len(tensors) - 2
+    return kept
 
 
 @pytest.mark.parametrize(

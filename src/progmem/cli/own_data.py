@@ -57,8 +57,8 @@ def add_classify(commands: Any) -> None:
     )
     parser.add_argument(
         "--pooling",
-        help="which features of a recording are used: sequence (default), mean_tokens, "
-        "max_tokens, mean_memory or all",
+        help="which features of a recording are used: all (default: one vector from all scales), "
+        "sequence, mean_tokens, max_tokens or mean_memory",
     )
     options.add_out(
         parser,

@@ -100,14 +100,18 @@ class TrainingWindows:
         varies = (low < high) & (scale > 0)
         stats.scale.copy_(torch.from_numpy(np.where(varies, scale, 1.0)))
 
+    def cut(self, rows: Tensor) -> list[np.ndarray]:
+        """The samples of the windows ``rows`` (B,), each (L, C), as they are stored."""
+        starts, ends = self.offset[rows].tolist(), (self.offset + self.length)[rows].tolist()
+        spans = zip(self.source[rows].tolist(), starts, ends, strict=True)
+        return [self.recordings[i].values[start:end] for i, start, end in spans]
+
     def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
         """The windows ``rows`` (B,), padded to the longest, normalised as the model does."""
-        sources = [self.recordings[i] for i in self.source[rows].tolist()]
-        starts, ends = self.offset[rows].tolist(), (self.offset + self.length)[rows].tolist()
-        spans = list(zip(sources, starts, ends, strict=True))
-        arrays = [recording.values[start:end] for recording, start, end in spans]
-        names = [f"{recording.name} from {start} on" for recording, start, _ in spans]
-        series = Series(arrays, None, cfg, names)
+        sources, starts = self.source[rows].tolist(), self.offset[rows].tolist()
+        places = zip(sources, starts, strict=True)
+        names = [f"{self.recordings[i].name} from {start} on" for i, start in places]
+        series = Series(self.cut(rows), None, cfg, names)
         all_series = range(len(series))
         moments: Moments = stats.moments
         if cfg.normalise == "series":

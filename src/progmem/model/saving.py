@@ -1,22 +1,26 @@
 """A model as a folder with one file in it, weights and config. Nothing in it can run code."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save as save_tensors
+from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact
 from progmem.config import ModelConfig
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
 from progmem.files import UNFINISHED, remove_leftovers
+from progmem.token_summary import TokenStats
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
 
 FILE = "model.safetensors"
+TOKEN_STATS = "token_stats."  # in the names of their tensors
 
 
 def save(model: "PMT", folder: Path) -> str:
@@ -47,9 +51,37 @@ def weights_sha256(model: Any) -> str:
 
     It covers the weights under their names in 0.1.0, so that digests in its files stay valid.
     """
-    state = {legacy.old_weight_name(name): t for name, t in model.state_dict().items()}
+    state = {legacy.old_weight_name(name): t for name, t in encoding_tensors(model).items()}
     tensors = {name: t.detach().cpu().contiguous() for name, t in state.items()}
     return hashlib.sha256(save_tensors(tensors)).hexdigest()
+
+
+def encoding_tensors(model: Any) -> dict[str, Tensor]:
+    """Every tensor of a module that its encodings depend on, which are all but token statistics."""
+    return {name: t for name, t in model.state_dict().items() if TOKEN_STATS not in name}
+
+
+def with_token_stats(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The tensors of a model or checkpoint, which had no token statistics in earlier versions.
+
+    Theirs are zeros then, as long as none are fitted.
+    """
+    new = {name: t for name, t in expected.items() if TOKEN_STATS in name}
+    if any(name in tensors for name in new):
+        return dict(tensors)
+    zeros = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in new.items()}
+    return {**tensors, **zeros}
+
+
+def saved_token_stats(model: "PMT", folder: Path) -> TokenStats | None:
+    """The token statistics that are saved in ``folder`` beside the same weights as ``model``'s."""
+    try:
+        saved = build(artifact.read(folder / FILE, "model"), folder)
+    except (ArtifactError, ModelFolderError):
+        return None
+    return saved.token_stats.values if weights_sha256(saved) == weights_sha256(model) else None
 
 
 def gpu_or_cpu() -> str:
@@ -107,7 +139,9 @@ def build(found: Artifact, folder: Path) -> "PMT":
             with torch.device("meta"):  # shapes alone, before anything is given memory
                 expected = PMT(cfg)
             dtype = tensors.get("tokenizer.conv.weight", torch.empty(0)).dtype  # as all weights
-            artifact.check_tensors(tensors, expected.to(dtype).state_dict(), unread)
+            shapes = expected.to(dtype).state_dict()
+            tensors = with_token_stats(tensors, shapes)
+            artifact.check_tensors(tensors, shapes, unread)
             model = PMT(cfg).to(dtype)
         model.load_state_dict(tensors)
     except ArtifactError as error:

@@ -22,9 +22,10 @@ from progmem.errors import ArtifactError, InputError
 from progmem.files import check_output
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
-from progmem.pooling import POOLINGS, check_observed, pool
+from progmem.pooling import POOLINGS, check_observed, pool, token_stats_for
 from progmem.probes.classify import FOLDS, HEADS, FittedSvm, fit_svm
 from progmem.series import Series
+from progmem.token_summary import TokenStats
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import read_as_trained, run_of
 
@@ -51,7 +52,7 @@ class LabelProbe:
         self,
         encoder: Encoder,
         *,
-        pooling: str = "sequence",
+        pooling: str = "all",
         head: str = "linear",
         columns: Sequence[str] = (),  # what the files of series call the channels
     ) -> None:
@@ -59,6 +60,7 @@ class LabelProbe:
             raise InputError(f"head must be one of {'; '.join(HEADS)}, got {head!r}")
         self.encoder, self.pooling, self.head = encoder, pooling, head
         self.columns = tuple(columns)
+        self.token_stats: TokenStats | None = None  # of the pooling "all", once fitted
 
     def fit(self, x: Any, y: Any) -> "LabelProbe":
         """Learn from series (B, L, C), or a list of (L_i, C), and their labels.
@@ -69,6 +71,8 @@ class LabelProbe:
         if len(known) != len(x):
             raise InputError(f"y has {len(known)} labels, x holds {len(x)} series")
         check_labels(labels, len(labels))
+        if self.pooling == "all":
+            self.token_stats = token_stats_for(self.encoder, x)
         features = self._features(x)
         scaler = StandardScaler().fit(features)
         self.features, self.y = scaler.transform(features[known]), labels
@@ -104,7 +108,7 @@ class LabelProbe:
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
-        found = pool(self.encoder, x, [self.pooling])
+        found = pool(self.encoder, x, [self.pooling], stats=self.token_stats)
         if self.pooling not in found:
             raise InputError(f"{self.pooling} needs an encoder with a memory; this one has none")
         return found[self.pooling]
@@ -113,6 +117,8 @@ class LabelProbe:
         """Write the fitted probe, without the encoder."""
         svm = self.svm
         tensors = {name: torch.as_tensor(getattr(svm, name)) for name in _ARRAYS}
+        if self.token_stats is not None:
+            tensors |= {f"token_{n}": t for n, t in self.token_stats._asdict().items()}
         note = {
             "encoder": fingerprint(self.encoder), "pooling": self.pooling, "head": self.head,
             "columns": list(self.columns), "kernel": svm.kernel, "gamma": svm.gamma,
@@ -138,12 +144,28 @@ class LabelProbe:
             columns = noted(note, "columns", list, where, of=str)
             if options["pooling"] not in POOLINGS or options["head"] not in HEADS:
                 raise ArtifactError(f"{where}: it has pooling and head {options}")
+            token_stats = _pop_token_stats(found, path) if options["pooling"] == "all" else None
             svm = _read_svm(found, where)
         except ArtifactError as error:
             raise InputError(str(error)) from error
         probe = cls(encoder, **options, columns=columns)
-        probe.svm = svm
+        probe.svm, probe.token_stats = svm, token_stats
         return probe
+
+
+def _pop_token_stats(found: Artifact, path: Path) -> TokenStats:
+    """The token statistics of a probe on the pooling "all", taken out of its tensors."""
+    median, scale = (found.tensors.pop(f"token_{name}", None) for name in TokenStats._fields)
+    if median is None or scale is None:
+        raise ArtifactError(
+            f"{path} has no token statistics: the pooling all was another when it was fitted; "
+            "fit it again"
+        )
+    names = {"token_median": median, "token_scale": scale}
+    artifact.check_tensors(names, dict.fromkeys(names, shaped(median.numel())), path)
+    if not bool((median.isfinite() & scale.isfinite() & (scale > 0)).all()):
+        raise ArtifactError(f"{path}: its token statistics are not finite, or a scale not above 0")
+    return TokenStats(median, scale)
 
 
 _ARRAYS = ("mean", "scale", "support", "dual", "intercept", "counts")
@@ -204,7 +226,7 @@ def classify_files(
         labels: the file of the labels.
         probe: a kept probe, or the folder of a finetuned run, in place of ``labels``: nothing is
             fitted, and the series of ``data`` are predicted.
-        pooling: one of `POOLINGS`, by default "sequence".
+        pooling: one of `POOLINGS`, by default "all".
     """
     if (labels is None) == (probe is None):
         raise InputError("give --labels to fit a probe, or --probe to use a fitted one")
@@ -229,7 +251,7 @@ def classify_files(
         prediction = _apply(probe, targets, model_folder, model)
     else:
         check_order(str(data), columns_of(recordings), targets)
-        fitted = LabelProbe(model, pooling=pooling or "sequence", columns=columns_of(recordings))
+        fitted = LabelProbe(model, pooling=pooling or "all", columns=columns_of(recordings))
         fitted.fit([r.values for r in recordings], y)
         log(_describe_fit(fitted))
         if out is None:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from progmem.errors import InputError
+from progmem.model.saving import encoding_tensors
 from progmem.ops.neighbourhood_attention import Keys
 from progmem.streaming.block_stream import BlockState
 from progmem.streaming.ring import RingBuffer
+from progmem.token_summary import TokenStats, TokenSummary
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _COUNTER_FIELDS = tuple(field.name for field in fields(BlockState) if field.type is int)
 _TENSOR_FIELDS = tuple(field.name for field in fields(BlockState) if field.type is not int)
+_SUMMARY = "summary."  # begins the names of what is held for features
 _COUNTERS = ("horizon", "samples", "tokens", "windows", "ended")
 
 
@@ -74,10 +77,27 @@ def put_counters(stream: "Stream", count: Mapping[str, int]) -> None:
             setattr(block.state, name, count[f"block.{b}.{name}"])
 
 
+def _summary(stream: "Stream") -> dict[str, Tensor]:
+    """What ``stream`` holds for its features, not copied; no graph reads or writes it."""
+    held = {} if stream.summary is None else vars(stream.summary)
+    return {f"{_SUMMARY}{name}": tensor for name, tensor in held.items()}
+
+
+def blank_summary(stream: "Stream", state: Mapping[str, Tensor]) -> TokenSummary | None:
+    """A summary of no tokens, to be filled from ``state``; None if it has none.
+
+    The statistics are those that the summary was begun with, whatever the model has now.
+    """
+    if not any(name.startswith(_SUMMARY) for name in state):
+        return None
+    nothing = torch.zeros(stream.model.cfg.dim)
+    return TokenSummary(TokenStats(nothing, nothing), stream.batch_size, stream.sequence.device)
+
+
 def pack(stream: "Stream") -> dict[str, Tensor]:
     """Every tensor and counter of ``stream`` under its name, and the model it belongs to."""
     state = {name: torch.tensor(count) for name, count in counters(stream).items()}
-    state |= {"model": _fingerprint(stream.model)} | tensors(stream)
+    state |= {"model": _fingerprint(stream.model)} | tensors(stream) | _summary(stream)
     return {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
 
 
@@ -124,6 +144,8 @@ def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
     device = stream.backbone.x.device
     put_tensors(stream, {name: state[name].to(device).clone() for name in tensors(stream)})
     put_counters(stream, count)
+    for name in _summary(stream):
+        setattr(stream.summary, name.removeprefix(_SUMMARY), state[name].to(device).clone())
 
 
 def _check_counts(stream: "Stream", state: Mapping[str, Tensor], count: Mapping[str, int]) -> None:
@@ -131,6 +153,10 @@ def _check_counts(stream: "Stream", state: Mapping[str, Tensor], count: Mapping[
     cfg, held = stream.model.cfg, {name: list(state[name].shape) for name in tensors(stream)}
     whole = held["observed"] == held["x"] and 0 <= int(state["next"]) < count["horizon"]
     whole &= min(count.values()) >= 0 and count["ended"] <= 1
+    if stream.summary is not None:
+        summed = state[f"{_SUMMARY}count"]
+        whole &= bool(((summed >= 0) & (summed <= count["tokens"])).all())
+        whole &= bool((state[f"{_SUMMARY}scale"] > 0).all())
     came, below = count["seen"], None
     for b in range(cfg.blocks):
         size = {name: held.get(f"block.{b}.{name}", [0, 0]) for name in _TENSOR_FIELDS}
@@ -159,9 +185,12 @@ def _fixed(name: str, tensor: Tensor) -> list[int]:
 
 
 def _fingerprint(model: "PMT") -> Tensor:
-    """Eight numbers that identify a model: a hash of config, dtype and every weight."""
+    """Eight numbers that identify a model: a hash of config, dtype and every weight.
+
+    Token statistics are left out: a stream that uses them keeps its own.
+    """
     digest = hashlib.sha256(json.dumps(model.cfg.to_dict(), sort_keys=True).encode())
-    for tensor in model.state_dict().values():
+    for tensor in encoding_tensors(model).values():
         digest.update(str(tensor.dtype).encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return torch.frombuffer(bytearray(digest.digest()), dtype=torch.int32).to(torch.int64)

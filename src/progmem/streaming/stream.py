@@ -33,6 +33,7 @@ from progmem.streaming import state as stream_state
 from progmem.streaming.block_stream import BackboneStream, Final
 from progmem.streaming.graphed_push import GraphedPush, Levels
 from progmem.streaming.ring import ClsRings
+from progmem.token_summary import TokenSummary
 
 
 class Stream:
@@ -46,6 +47,8 @@ class Stream:
         model: a PMT, in any mode; it is not changed.
         batch_size: how many series arrive side by side.
         horizon: tokens that the sequence vector looks back on.
+        features: whether all tokens are summarised on the way, for `features`; the model needs
+            token statistics for that, which training gives it.
 
     Example:
         >>> import progmem, torch
@@ -59,7 +62,11 @@ class Stream:
         True
     """
 
-    def __init__(self, model: PMT, batch_size: int = 1, *, horizon: int = 4096) -> None:
+    summary: TokenSummary | None  # of all tokens given out, if the features are wanted
+
+    def __init__(
+        self, model: PMT, batch_size: int = 1, *, horizon: int = 4096, features: bool = False
+    ) -> None:
         if model.cfg.normalise == "series":
             raise InputError(
                 "a stream cannot be normalised by statistics known only at its end "
@@ -67,6 +74,12 @@ class Stream:
             )
         check_count("batch_size", batch_size)
         check_count("horizon", horizon)
+        stats = model.token_stats.values if features else None
+        if features and stats is None:
+            raise InputError(
+                "the model has no token statistics, which the features of a stream need; "
+                "train it with this version, or leave out features=True"
+            )
         self.model, self.batch_size, self.horizon = model, batch_size, horizon
         self.samples = 0  # so far
         self.tokens = 0  # given out
@@ -78,6 +91,9 @@ class Stream:
             self.before = [no_keys(like, encoder.reach) for _ in encoder.layers]
             self.cls_rings = ClsRings(encoder, batch_size, horizon)
             self.sequence = self.cls_rings.summarise()
+            self.summary = None
+            if stats is not None:
+                self.summary = TokenSummary(stats, batch_size, self.sequence.device)
         self.graphed_push: GraphedPush | None = None
         if self.sequence.is_cuda:
             capture = partial(graphed, device=self.sequence.device)
@@ -115,7 +131,24 @@ class Stream:
         check_finite(self.sequence, names)
         self.samples += x.shape[1]
         self.ended = ended
-        return self._encoding(levels)
+        encoding = self._encoding(levels)
+        if self.summary is not None:  # not part of what a graph replays
+            self.summary.add(encoding.tokens, encoding.token_mask)
+        return encoding
+
+    def features(self) -> Tensor:
+        """One vector for each series, (B, 4D), of all tokens that are final so far.
+
+        The sequence vector is joined with the maximum, the standard deviation and the share above
+        the median of each feature of the tokens, as by the pooling "all" of a batch. The sequence
+        vector looks back on the horizon, the rest on the whole stream. A stream keeps what this
+        needs only if it was made with ``features=True``.
+        """
+        if self.summary is None:
+            raise InputError(
+                "this stream keeps no features; make it with Stream(model, features=True)"
+            )
+        return self.summary.features(self.sequence)
 
     def step(
         self, x: Tensor, observed: Tensor, *, ended: bool = False, masked: bool = False
@@ -171,6 +204,7 @@ class Stream:
         """The stream that ``state_dict`` was taken from, to go on with the same model."""
         batch_size, horizon = stream_state.check(model, state)
         stream = cls(model, batch_size, horizon=horizon)
+        stream.summary = stream_state.blank_summary(stream, state)
         stream_state.unpack(stream, state)
         return stream
 

@@ -15,6 +15,7 @@ from progmem import artifact, legacy
 from progmem.artifact import noted
 from progmem.errors import ArtifactError, ConfigError
 from progmem.files import remove_leftovers
+from progmem.model.saving import with_token_stats
 
 KEEP = 3
 
@@ -65,14 +66,15 @@ def newest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint
 
 def restore(checkpoint: Checkpoint, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights and moments back where they were."""
-    weights = _with_prefix("learner.", checkpoint.tensors)
+    expected = learner.state_dict()
+    weights = with_token_stats(_with_prefix("learner.", checkpoint.tensors), expected)
     unfit = f"the checkpoint of step {checkpoint.step} is not of this run"
     states = {
         name: _with_prefix(f"optimizer.{name}.", checkpoint.tensors)
         for name, _ in learner.named_parameters()
     }
     try:
-        artifact.check_tensors(weights, learner.state_dict(), unfit)
+        artifact.check_tensors(weights, expected, unfit)
         for name, parameter in learner.named_parameters():
             for key, value in states[name].items():
                 if value.shape not in ((), parameter.shape):

@@ -32,7 +32,7 @@ from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import make_fabric, split_batch
-from progmem.training.pretrain import initial_model, model_for
+from progmem.training.pretrain import initial_model, model_for, settle_token_stats
 from progmem.training.trainer import Log, build_trainer, parameter_groups, to_device
 from progmem.views import draw_view, make_view
 
@@ -102,14 +102,14 @@ def finetune(
     began = time.perf_counter()
     if not fabric.is_global_zero:
         return Finetuned(
-            _train(fabric, learnt, stats, encoder, data, parts, out, cfg, log=None), {}
+            _train(fabric, known, learnt, stats, encoder, data, parts, out, cfg, log=None), {}
         )
     with run_folder.locked(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
         run_folder.settle_source(out, {**data.source, **after}, data.recordings)
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
-        classifier = _train(fabric, learnt, stats, encoder, data, parts, out, cfg, log)
+        classifier = _train(fabric, known, learnt, stats, encoder, data, parts, out, cfg, log)
         classifier.save(out)
         row = _score(classifier, data, parts, cfg, pretrained is not None)
         results = {
@@ -169,6 +169,7 @@ def _pretraining(run: Path) -> dict[str, Any]:
 
 def _train(
     fabric: Fabric,
+    known: TrainingWindows,
     rows: TrainingWindows,
     stats: ChannelStats,
     encoder: PMT | VanillaTransformer,
@@ -193,7 +194,11 @@ def _train(
     trainer = build_trainer(task, fabric, train, total=total)
     if not trainer.run(out, fingerprint=fingerprint, log=log) and log is not None:
         log(f"{out} has finished its {total} steps")
-    return learner.eval()
+    learner.eval()
+    frozen = cfg.finetune.only_head  # with its statistics, if it has any
+    if isinstance(encoder, PMT) and not (frozen and encoder.token_stats.values):
+        settle_token_stats(encoder, known, out / "model")  # of all rows: that needs no label
+    return learner
 
 
 class LabelledBatch(NamedTuple):
