@@ -228,7 +228,7 @@ def test_ctrl_c_ends_a_fit_as_it_ends_other_python(monkeypatch):
         ({"steps": 3}, "train.epochs is 1 and train.steps is 3; give one of them"),
         ({"batch_size": 1}, "train.batch_size must be a whole number from 2 up or null, got 1"),
         ({"lr": -1.0}, "train.lr must be a number above 0, got -1.0"),
-        ({"views": "wild"}, "views.preset must be one of hidden, gentle, medium, strong, got 'wild'"),
+        ({"views": "wild"}, "must be one of hidden, gentle, medium, strong, got 'wild'"),
         ({"seed": None}, "train.seed must be a whole number from 0 up, got 'None'"),
         ({"device": "tpu"}, "train.device must be one of auto, cpu, cuda, got 'tpu'"),
         ({"settings": "loss.pcl=0"}, "settings must be texts such as"),

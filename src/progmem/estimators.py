@@ -130,7 +130,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         >>> encoder.transform(X).shape
         (12, 256)
         >>> encoder.transform(X, level="tokens").shape  # (cases, width, tokens)
-        (12, 64, 53)
+        (12, 64, 27)
     """
 
     model_: PMT

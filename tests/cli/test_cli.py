@@ -246,11 +246,14 @@ def test_bad_use_gives_one_line_and_exit_code_2(arguments, message, capsys):
             "must be one of auto, 32, bf16, 64, got '16'",
         ),
         (["pretrain", "x.npy", "train.device=cuda"], "no GPU is available here"),
-        (["pretrain", "x.npy", "views.preset=wild"], "must be one of gentle, medium, strong"),
+        (
+            ["pretrain", "x.npy", "views.preset=wild"],
+            "must be one of hidden, gentle, medium, strong",
+        ),
         (["pretrain", "x.npy", "views.crop=1"], "views.crop must be in [0, 1), got 1"),
         (["pretrain", "x.npy", "loss.icl=-1"], "loss.icl must be a number from 0 up, got -1"),
         (
-            ["pretrain", "x.npy", "loss.icl=0", "loss.pcl=0", "loss.hgcl=0"],
+            ["pretrain", "x.npy", "loss.icl=0", "loss.pcl=0", "loss.hgcl=0", "loss.predict=0"],
             "nothing would be learnt",
         ),
         (["pretrain", "x.npy", "loss.hgcl_form=new"], "one of printed, soft_positive, got 'new'"),
