@@ -13,6 +13,7 @@ Shapes: n labelled series, D features, Y classes, m up to min(n, D), B series to
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.utils.extmath import softmax
 
 from progmem.data.labels import check_labels
 from progmem.errors import InputError
@@ -45,8 +46,13 @@ class FittedRidge(NamedTuple):
 
     def predict_proba(self, x: np.ndarray) -> np.ndarray:
         """How likely each class is (B, Y); never certain, least of all with few labels."""
-        likely = _softmax(self.sharpness * self.decision_function(x))
+        likely = softmax(self.sharpness * self.decision_function(x))
         return (1 - self.smoothing) * likely + self.smoothing / len(self.classes)
+
+    def log_loss(self, x: np.ndarray, y: np.ndarray) -> float:
+        """Mean negative logarithm of the probability that series have of their labels (B,)."""
+        likely = (self.predict_proba(x) * (y[:, None] == self.classes)).sum(1)
+        return float(-np.log(likely.clip(np.finfo(float).eps)).mean())  # a class it never saw: 36
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray) -> FittedRidge:
@@ -132,11 +138,6 @@ def _fit_sharpness(values: np.ndarray, number: np.ndarray, smoothing: float) -> 
     low, high = 1 / MAX_SHARPNESS, MAX_SHARPNESS
     for _ in range(50):
         middle = np.sqrt(low * high)
-        slope = ((_softmax(middle * values) - target) * values).sum()
+        slope = ((softmax(middle * values) - target) * values).sum()
         low, high = (low, middle) if slope > 0 else (middle, high)
     return float(np.sqrt(low * high))
-
-
-def _softmax(values: np.ndarray) -> np.ndarray:
-    likely = np.exp(values - values.max(1, keepdims=True))
-    return likely / likely.sum(1, keepdims=True)
