@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.datasets import load_labelled
+from progmem.data.sets import LabelledSet
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
@@ -32,23 +33,34 @@ KNOWN = {
 
 
 SEEDS_TS2VEC = (0, 1, 2)
-ITERATIONS = 600
+ITERATIONS, BATCH, WIDTH = 600, 8, 320
 DRAWS = 50
+
+
+def standardised_series(data: LabelledSet) -> tuple[np.ndarray, np.ndarray]:
+    """Training and test series (R, L, C), each channel by its mean and sd over training rows."""
+    train, test = (x.transpose(0, 2, 1).astype(np.float64) for x in (data.X_train, data.X_test))
+    mean, scale = train.mean((0, 1)), train.std((0, 1))
+    return (train - mean) / scale, (test - mean) / scale
+
+
+def fit_ts2vec(train: np.ndarray, *, seed: int, device: str, iterations: int = ITERATIONS) -> Any:
+    """TS2Vec with its authors' defaults, trained on series (R, L, C)."""
+    from ts2vec import TS2Vec  # the checkout's
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    model = TS2Vec(input_dims=train.shape[2], output_dims=WIDTH, batch_size=BATCH, device=device)
+    model.fit(train, n_iters=iterations)
+    return model
 
 
 def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str, Any]:
     """Scores of one TS2Vec on one set."""
-    from ts2vec import TS2Vec  # the checkout's
-
     data = load_labelled(name, data_dir)
-    train, test = (x.transpose(0, 2, 1).astype(np.float64) for x in (data.X_train, data.X_test))
-    mean, scale = train.mean((0, 1)), train.std((0, 1))
-    train, test = (train - mean) / scale, (test - mean) / scale
+    train, test = standardised_series(data)
     began = time.perf_counter()
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    model = TS2Vec(input_dims=train.shape[2], output_dims=320, batch_size=8, device=device)
-    model.fit(train, n_iters=ITERATIONS)
+    model = fit_ts2vec(train, seed=seed, device=device)
     features = [model.encode(x, encoding_window="full_series") for x in (train, test)]
     train_features, test_features = ({"sequence": f} for f in features)
     result = probe_features(train_features, test_features, data)
@@ -74,7 +86,7 @@ def main() -> None:
     more = ["--ts2vec", str(chosen.ts2vec)]
     names = [f"{name}-{seed}" for name in ("HAR", "FordA") for seed in SEEDS_TS2VEC]
     rows = run_rows("benchmarks.harness", names, chosen, more)
-    config = {"iterations": ITERATIONS, "batch": 8, "width": 320}
+    config = {"iterations": ITERATIONS, "batch": BATCH, "width": WIDTH}
     facts = {"config": config, "seeds": SEEDS_TS2VEC, "label_seeds": SEEDS}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}
     print(f"written: {record.save('harness', 'ts2vec', result, folder=chosen.out)}\n")
