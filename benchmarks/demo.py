@@ -10,10 +10,7 @@ from progmem.report import record
 def main() -> None:
     with tempfile.TemporaryDirectory() as parent:
         scores = demo(Path(parent) / "demo")
-    kept = {
-        f"{name}, {count} labels": {key: value.tolist() for key, value in score._asdict().items()}
-        for (name, count), score in scores.items()
-    }
+    kept = {f"{name}, {count} labels": score.as_lists() for (name, count), score in scores.items()}
     facts = {
         "config": SETTINGS,
         "labels": LABELS_PER_CLASS,

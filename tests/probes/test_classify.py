@@ -2,15 +2,16 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from progmem.config import parse_amount
 from progmem.data.labels import draw_labels
 from progmem.errors import InputError
 from progmem.probes import classify as classify_module
-from progmem.probes.classify import C_GRID, FIXED_C, HEADS, FittedSvm, classify, fit_svm
+from progmem.probes.classify import C_GRID, FIXED_C, HEADS, SVM_HEADS, classify, fit_svm
+from progmem.probes.ridge import fit_ridge
 
 
 def test_label_draws_are_stratified_nested_and_reproducible():
@@ -74,11 +75,27 @@ def test_scores_are_those_worked_by_hand():
     assert scores.c[0] == FIXED_C["linear"]
 
 
+def test_the_ridge_is_scored_on_standardised_features_with_its_log_loss_and_penalty():
+    rng = np.random.default_rng(1)
+    (x, y), (test_x, test_y) = (clusters(rng, 60, apart=1.0) for _ in range(2))
+    scores = classify(7 * x + 3, y, 7 * test_x + 3, test_y, label_share=5, seeds=[4], head="ridge")
+    mean, sd, rows = x.mean(0), x.std(0), draw_labels(y, 5, 4)
+    ridge, test = fit_ridge((x[rows] - mean) / sd, y[rows]), (test_x - mean) / sd
+    assert scores.c[0] == ridge.penalty
+    assert scores.accuracy[0] == (ridge.predict(test) == test_y).mean()
+    expected = log_loss(test_y, ridge.predict_proba(test))
+    np.testing.assert_allclose(scores.log_loss, [expected], rtol=1e-9)
+    svm = classify(x, y, test_x, test_y, label_share=5, seeds=[4], head="linear, fixed C")
+    assert set(scores.as_lists()) - set(svm.as_lists()) == {"log_loss"}
+    unknown = classify(x, y, test_x, test_y + 1, label_share=5, seeds=[4], head="ridge")
+    assert np.isfinite(unknown.log_loss).all()  # a class that no label has
+
+
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_c_is_validated_inside_the_labelled_series_and_fixed_where_it_cannot_be(kernel):
     rng = np.random.default_rng(0)
     x, y = clusters(rng, 60, apart=30.0)
-    head = HEADS[kernel]
+    head = SVM_HEADS[kernel]
     found = fit_svm(x, y, head)
     assert found.score(x, y) == 1.0 and FIXED_C[kernel] > found.C  # the smallest that is best
     few = np.concatenate([np.flatnonzero(y == 0)[:1], np.flatnonzero(y != 0)])
@@ -99,7 +116,7 @@ def test_c_is_the_one_a_grid_search_finds(kernel, count, least, monkeypatch):
         search = GridSearchCV(SVC(kernel=kernel), {"C": C_GRID}, cv=folds).fit(x, y)
         for most in (1_000, 10):  # below: no matrix of products
             monkeypatch.setattr(classify_module, "MAX_GRAM_SIZE", most)
-            found = fit_svm(x, y, HEADS[kernel])
+            found = fit_svm(x, y, SVM_HEADS[kernel])
             assert search.best_params_["C"] == found.C
             np.testing.assert_array_equal(found.predict(x), search.predict(x))
             chosen.add(found.C)
@@ -122,50 +139,10 @@ def test_of_equally_good_values_of_c_the_smallest_is_taken(kernel):
     for seed, apart in enumerate([2.0, 3.0, 30.0]):
         x, y = clusters(np.random.default_rng(seed), 40, apart=apart)
         folds = min(5, np.bincount(y).min())
-        assert looped_c(x, y, kernel, folds) == fit_svm(x, y, HEADS[kernel]).C
+        assert looped_c(x, y, kernel, folds) == fit_svm(x, y, SVM_HEADS[kernel]).C
 
 
 def test_features_that_are_all_the_same_have_a_machine():
     x, y = np.zeros((12, 4)), np.arange(12) % 2
-    for head in HEADS.values():
+    for head in SVM_HEADS.values():
         assert fit_svm(x, y, head).predict(x).shape == (12,)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("kernel", ["linear", "rbf"])
-@pytest.mark.parametrize("classes", [2, 3, 4, 7])
-def test_a_machine_of_arrays_decides_as_scikit_learns_does(classes, kernel, dtype):
-    rng = np.random.default_rng(classes)
-    y = rng.permutation(np.arange(90) % classes)
-    x = (rng.normal(size=(90, 5)) * 10.0 ** np.arange(5) + 6 * y[:, None] + 3).astype(dtype)
-    new = (3 * x[rng.permutation(90)] + rng.normal(size=(90, 5))).astype(dtype)
-    names = np.array([f"class {label}" for label in range(classes)])[y]
-    scaler = StandardScaler().fit(x)
-    svc = fit_svm(scaler.transform(x), names, HEADS[kernel])
-    machine = FittedSvm.from_sklearn(scaler, svc)
-    for features in (x, new):
-        scaled = scaler.transform(features)
-        np.testing.assert_array_equal(machine.scaled(features), scaled)
-        values = machine.decision_function(features)
-        np.testing.assert_allclose(values, svc.decision_function(scaled), rtol=1e-10, atol=1e-10)
-        np.testing.assert_array_equal(machine.predict(features), svc.predict(scaled))
-    assert len(set(machine.predict(x))) == classes
-    by_default = SVC(kernel=kernel, C=svc.C).fit(scaler.transform(x), names)
-    np.testing.assert_array_equal(
-        svc.decision_function(scaled), by_default.decision_function(scaled)
-    )
-
-
-def test_a_tie_of_votes_is_decided_as_scikit_learn_does():
-    """Three classes around the origin: there each beats one other, and no value is above 0."""
-    angle = 2 * np.pi * np.arange(3) / 3
-    x, y = np.stack([np.cos(angle), np.sin(angle)], axis=1), np.arange(3)
-    scaler, svc = StandardScaler().fit(x), SVC(kernel="linear", C=1.0, gamma=1.0).fit(x, y)
-    machine = FittedSvm.from_sklearn(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
-    origin = np.zeros((1, 2))
-    assert machine.predict(origin) == svc.predict(origin)
-    for two in ([0, 1], [1, 2]):
-        svc = SVC(kernel="linear", C=1.0, gamma=1.0).fit(np.array([[-1.0, 0], [1, 0]]), two)
-        machine = FittedSvm.from_sklearn(scaler, svc)._replace(mean=np.zeros(2), scale=np.ones(2))
-        assert machine.decision_function(origin) == 0 == svc.decision_function(origin)
-        assert machine.predict(origin) == svc.predict(origin)

@@ -18,6 +18,7 @@ from progmem.data.reader import read_recordings
 from progmem.errors import InputError
 from progmem.pooling import pool
 from progmem.probes.own_data import LabelProbe, Prediction
+from progmem.probes.ridge import fit_ridge
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsy
     rows = read_csv(files / "p.csv")
     assert [row["series"] for row in rows] == [f"new.{i}" for i in range(12)]
     assert [int(row["label"]) for row in rows] == (np.arange(12) % 2).tolist()
-    assert all(float(row["margin"]) >= 0 for row in rows)
+    assert all(0.5 <= float(row["probability"]) < 1 for row in rows)
     assert main(["classify", "new.npy", "--probe", "p.safetensors", *use, "again.csv"]) == 0
     assert read_csv(files / "again.csv") == rows
     assert main([*fit, "-o", "own.csv"]) == 0  # of the labelled series themselves
@@ -107,9 +108,9 @@ def test_whole_numbers_with_holes_stay_whole(model):
     x, y = waves(12, 0)
     y = np.where(np.arange(12) < 3, np.nan, y + 1.0)
     probe = LabelProbe(progmem.load(model)).fit(x, y)
-    assert probe.svm.classes.tolist() == [1, 2] and probe.svm.classes.dtype == np.int64
+    assert probe.ridge.classes.tolist() == [1, 2] and probe.ridge.classes.dtype == np.int64
     features = pool(probe.encoder, x, ["sequence"])["sequence"]
-    np.testing.assert_allclose(probe.svm.mean, features.mean(0, dtype=np.float64))
+    np.testing.assert_allclose(probe.mean, features.mean(0, dtype=np.float64))
     assert len(features) == 12 and len(probe.y) == 9  # unlabelled ones scale too
 
 
@@ -131,7 +132,7 @@ def test_a_label_that_is_missing_is_no_class(y, labels):
 
 @pytest.mark.slow
 def test_the_estimate_does_not_flatter(model):
-    """Labels that mean nothing are predicted by chance, however C is chosen."""
+    """Labels that mean nothing are predicted by chance, however the penalty is chosen."""
     encoder, found = progmem.load(model), []
     for seed in range(12):
         x = np.random.default_rng(seed).normal(size=(20, 60, 2))
@@ -140,14 +141,19 @@ def test_the_estimate_does_not_flatter(model):
     assert LabelProbe(encoder).fit(*waves(20, 0)).estimate().mean() > 0.8
 
 
-def test_the_margin_is_the_lead_over_the_next_class(model):
-    by_hand = Prediction.of_scores(np.array(["a", "b", "c"]), np.array([[1, 5, 2], [3, 0, 2.5]]))
-    assert by_hand.label.tolist() == ["b", "a"] and by_hand.margin.tolist() == [3.0, 0.5]
+def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
+    likely = np.array([[0.1, 0.7, 0.2], [0.5, 0.1, 0.4]])
+    by_hand = Prediction.of_probabilities(np.array(["a", "b", "c"]), likely)
+    assert by_hand.label.tolist() == ["b", "a"] and by_hand.probability.tolist() == [0.7, 0.5]
     x, y = waves(30, 0)
     x[::3] *= 4.0
     probe = LabelProbe(progmem.load(model)).fit(x, np.where(np.arange(30) % 3, y, 2))
     found = probe.predict(x)
-    assert (found.margin > 0).all() and len(set(found.margin.round(6))) > 20
+    assert (found.probability > 1 / 3).all() and len(set(found.probability.round(6))) > 20
+    features = pool(probe.encoder, x, [probe.pooling])[probe.pooling].astype(np.float64)
+    scaled = (features - features.mean(0)) / features.std(0)
+    expected = fit_ridge(scaled, probe.y).predict_proba(scaled)
+    np.testing.assert_allclose(found.probability, expected.max(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -263,27 +269,26 @@ def test_a_probe_refuses_another_model(model, tmp_path):
         LabelProbe.load(tmp_path / "p", other)
 
 
-@pytest.mark.parametrize("head", ["linear", "rbf"])
 @pytest.mark.parametrize(
     "names",
     [["slow", "fast"], ["007", "NA", 'ä"'], [1, -2, 3, 4], [2.0, 5.0]],
     ids=str,
 )
 def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
-    model, tmp_path, names, head
+    model, tmp_path, names
 ):
     x, _ = waves(32, 0)
     x *= 1 + np.arange(32)[:, None, None] % len(names)
     y = np.asarray(names)[np.arange(32) % len(names)]
     encoder = progmem.load(model)
-    probe = LabelProbe(encoder, pooling="all", head=head, columns=("a", "b")).fit(x, y)
+    probe = LabelProbe(encoder, pooling="all", columns=("a", "b")).fit(x, y)
     probe.save(tmp_path / "p")
     again = LabelProbe.load(tmp_path / "p", encoder)
-    assert (again.pooling, again.head, again.columns) == ("all", head, ("a", "b"))
+    assert (again.pooling, again.columns) == ("all", ("a", "b"))
     for found, before in zip(again.predict(x), probe.predict(x), strict=True):
         np.testing.assert_array_equal(found, before)
         assert found.dtype == before.dtype
-    assert set(again.svm.classes) == set(names)
+    assert set(again.ridge.classes) == set(names)
 
 
 @pytest.fixture(scope="module")
@@ -314,27 +319,26 @@ def cut(path, name, *shape):
         (lambda p: forge(p, {"encoder": None}), "on the features of another model"),
         (lambda p: forge(p, {"pooling": "best"}), "is not a probe this version can read"),
         (lambda p: forge(p, {"pooling": 1}), "pooling in its note is '1'"),
-        (lambda p: forge(p, {"head": "deep"}), "is not a probe this version can read"),
         (lambda p: forge(p, {"columns": "ab"}), "columns in its note is 'ab'"),
-        (lambda p: forge(p, {"classes": [0, 1]}), "dual has shape"),
+        (lambda p: forge(p, {"classes": [0, 1]}), "weights has shape"),
         (lambda p: forge(p, {"classes": [0, 1, 1]}), r"its classes are \[0, 1, 1\]"),
         (lambda p: forge(p, {"classes": [0, 1, []]}), "classes in its note is"),
         (lambda p: forge(p, {"classes": [0, 1, 10**30]}), "its classes are"),
         (lambda p: forge(p, {"classes": [0, 1, "a"]}), "its classes are"),
         (lambda p: forge(p, {"classes": [0, 1, True]}), "its classes are"),
         (lambda p: forge(p, {"classes": ["a"]}), "its classes are"),
-        (lambda p: forge(p, {"kernel": "poly"}), "it has the kernel 'poly' with gamma"),
-        (lambda p: forge(p, {"gamma": float("nan")}), "kernel 'linear' with gamma nan"),
-        (lambda p: forge(p, {"gamma": "1"}), "gamma in its note is '1'"),
-        (lambda p: cut(p, "mean", 3), r"mean has shape \(3,\)"),
+        (lambda p: forge(p, {"kernel": "rbf"}), "holds an SVM of an earlier version; fit it aga"),
+        (lambda p: forge(p, {"sharpness": "1"}), "sharpness in its note is '1'"),
+        (lambda p: forge(p, {"sharpness": float("nan")}), "it has {'sharpness': nan"),
+        (lambda p: forge(p, {"smoothing": 1.5}), "'smoothing': 1.5"),
+        (lambda p: forge(p, {"penalty": 0.0}), "'penalty': 0.0"),
+        (lambda p: cut(p, "mean", 3), r"scale has shape \(32,\)"),
         (lambda p: cut(p, "scale", 3), r"scale has shape \(3,\)"),
-        (lambda p: cut(p, "support", 40_000, 3), "mean has shape"),
-        (lambda p: cut(p, "support", 3), "mean has shape"),
-        (lambda p: cut(p, "dual", 1, 1), r"dual has shape \(1, 1\)"),
+        (lambda p: cut(p, "weights", 32), r"weights has shape \(32,\)"),
+        (lambda p: cut(p, "weights", 40_000, 3), r"weights has shape \(40000, 3\)"),
         (lambda p: cut(p, "intercept", 2), r"intercept has shape \(2,\)"),
-        (lambda p: cut(p, "counts", 3), "counts has shape .* torch.float64"),
-        (lambda p: forge(p, counts=torch.tensor([-1, 1, 1])), "have not .* support vectors"),
-        (lambda p: forge(p, counts=torch.tensor([1, 10**15, 1])), "have not .* support vectors"),
+        (lambda p: cut(p, "support", 2), "missing or unknown tensors support"),
+        (lambda p: forge(p, intercept=torch.zeros(3)), "torch.float32"),
         (lambda p: forge(p, intercept=torch.full((3,), torch.nan).double()), "not finite"),
         (lambda p: forge(p, scale=torch.zeros(32).double()), "a scale not above 0"),
     ],
@@ -350,9 +354,9 @@ def test_a_damaged_or_strange_probe_is_refused_in_one_line(model, kept, tmp_path
 
 
 def test_a_probe_of_another_width_is_refused_when_it_is_used(model, kept, tmp_path):
-    narrow = {name: tensor[..., :5].contiguous()
+    narrow = {name: tensor[:5].contiguous()
               for name, tensor in artifact.read(kept, "label probe").tensors.items()
-              if name in ("mean", "scale", "support")}  # fmt: skip
+              if name in ("mean", "scale", "weights")}  # fmt: skip
     shutil.copy(kept, tmp_path / "p")
     forge(tmp_path / "p", **narrow)
     probe = LabelProbe.load(tmp_path / "p", progmem.load(model))
@@ -364,6 +368,6 @@ def test_a_class_of_one_label_can_be_predicted(model):
     x, _ = waves(9, 0)
     probe = LabelProbe(progmem.load(model)).fit(x, ["a"] * 4 + ["b"] * 4 + ["c"])
     assert probe.estimate() is None
-    assert probe.svm.classes.tolist() == ["a", "b", "c"]
+    assert probe.ridge.classes.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
-    assert set(found.label) <= {"a", "b", "c"} and (found.margin >= 0).all()
+    assert set(found.label) <= {"a", "b", "c"} and (found.probability > 1 / 3).all()

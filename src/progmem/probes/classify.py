@@ -1,14 +1,13 @@
-"""Few-label classification: support vector machines on frozen features, over draws of the labels.
+"""Few-label classification: heads on frozen features, over draws of the labels.
 
-Two kernels, linear and RBF, with C fixed or cross-validated. The baseline is the untrained encoder:
+The paper's heads are support vector machines of two kernels, linear and RBF, with C fixed or
+cross-validated; the ridge of `ridge` is the library's own. The baseline is the untrained encoder:
 the same shape and normalisation, with the weights of its initialisation.
 
-Shapes: R series, D features, n labelled series, V support vectors, Y classes,
-P = Y (Y - 1) / 2 pairs of classes, B series to classify.
+Shapes: R series, D features, n labelled series.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from progmem.data.sets import LabelledSet
 from progmem.encoding import Encoder
 from progmem.model.pmt import PMT
 from progmem.pooling import POOLINGS, pool
+from progmem.probes.ridge import fit_ridge
 
 
 def untrained_copy(model: PMT, seed: int = 0) -> PMT:
@@ -51,95 +51,13 @@ class SvmHead(NamedTuple):
     cross_validated: bool
 
 
-HEADS = {
+SVM_HEADS = {
     "linear": SvmHead("linear", True),  # the headline
     "linear, fixed C": SvmHead("linear", False),
     "rbf": SvmHead("rbf", True),
     "rbf, fixed C": SvmHead("rbf", False),
 }
-
-
-class FittedSvm(NamedTuple):
-    """A fitted SVM and the scaling of its features, as arrays: all that prediction needs.
-
-    It predicts as scikit-learn's SVC does. Each pair of classes i < j has a binary classifier that
-    uses the support vectors of both: positive values vote for i. Where there are only two classes,
-    SVC has the opposite sign.
-    """
-
-    mean: np.ndarray  # (D,)
-    scale: np.ndarray  # (D,)
-    support: np.ndarray  # (V, D), those of the first class first
-    dual: np.ndarray  # (Y-1, V), a support vector's coefficients against each of the other classes
-    intercept: np.ndarray  # (P,)
-    counts: np.ndarray  # (Y,), support vectors of each class
-    kernel: str
-    gamma: float  # of the kernel rbf
-    classes: np.ndarray  # (Y,), in order
-
-    @classmethod
-    def from_sklearn(cls, scaler: StandardScaler, svc: SVC) -> "FittedSvm":
-        return cls(
-            scaler.mean_, scaler.scale_, svc.support_vectors_, svc.dual_coef_, svc.intercept_,
-            svc.n_support_.astype(np.int64), svc.kernel, svc.gamma, svc.classes_,
-        )  # fmt: skip
-
-    def scaled(self, features: np.ndarray) -> np.ndarray:
-        """Features (B, D) as `StandardScaler` gives them, in the dtype they have."""
-        mean, scale = (array.astype(features.dtype) for array in (self.mean, self.scale))
-        return (features - mean) / scale
-
-    def decision_function(self, features: np.ndarray) -> np.ndarray:
-        """(B, Y): the votes of each class, plus its confidence as less than half a vote.
-
-        With two classes (B,), positive for the second one.
-        """
-        pairs = self._pairwise(features)
-        Y = len(self.classes)
-        if Y == 2:
-            return pairs[:, 0]
-        votes, confidence = np.zeros((len(pairs), Y)), np.zeros((len(pairs), Y))
-        for p, (i, j) in enumerate(combinations(range(Y), 2)):
-            for_second = pairs[:, p] < 0
-            votes[:, i] += ~for_second
-            votes[:, j] += for_second
-            confidence[:, i] += pairs[:, p]
-            confidence[:, j] -= pairs[:, p]
-        return votes + confidence / (3 * (np.abs(confidence) + 1))
-
-    def predict(self, features: np.ndarray) -> np.ndarray:
-        """The class with the most votes (B,); the first wins a tie."""
-        pairs = self._pairwise(features)
-        Y = len(self.classes)
-        if Y == 2:
-            return self.classes[(pairs[:, 0] >= 0).astype(int)]
-        votes = np.zeros((len(pairs), Y), dtype=int)
-        for p, (i, j) in enumerate(combinations(range(Y), 2)):
-            for_first = pairs[:, p] > 0
-            votes[:, i] += for_first
-            votes[:, j] += ~for_first
-        return self.classes[votes.argmax(1)]
-
-    def _pairwise(self, features: np.ndarray) -> np.ndarray:
-        """The decision values (B, P) of all pairs of classes."""
-        x = self.scaled(features).astype(np.float64)
-        kernel = x @ self.support.T  # (B, V)
-        if self.kernel == "rbf":
-            square = (x**2).sum(1)[:, None] + (self.support**2).sum(1) - 2 * kernel
-            kernel = np.exp(-self.gamma * square)
-        ends = self.counts.cumsum()
-        of = [slice(end - count, end) for end, count in zip(ends, self.counts, strict=True)]
-        if len(self.classes) == 2:  # one row of coefficients for both
-            return kernel @ self.dual.T + self.intercept
-        return np.stack(
-            [
-                kernel[:, of[i]] @ self.dual[j - 1, of[i]]
-                + kernel[:, of[j]] @ self.dual[i, of[j]]
-                + self.intercept[p]
-                for p, (i, j) in enumerate(combinations(range(len(self.classes)), 2))
-            ],
-            axis=1,
-        )
+HEADS = (*SVM_HEADS, "ridge")
 
 
 def fit_svm(x: np.ndarray, y: np.ndarray, head: SvmHead) -> SVC:
@@ -151,13 +69,7 @@ def fit_svm(x: np.ndarray, y: np.ndarray, head: SvmHead) -> SVC:
     c = FIXED_C[head.kernel]
     if head.cross_validated and smallest > 1:
         c = _validated_c(x, y, head.kernel, folds=min(FOLDS, smallest))
-    return SVC(kernel=head.kernel, C=c, gamma=_gamma(x)).fit(x, y)
-
-
-def _gamma(x: np.ndarray) -> float:
-    """What SVC calls "scale", as a number that can be saved."""
-    variance = x.astype(np.float64).var()
-    return float(1 / (x.shape[1] * variance)) if variance else 1.0
+    return SVC(kernel=head.kernel, C=c).fit(x, y)
 
 
 def _validated_c(x: np.ndarray, y: np.ndarray, kernel: str, *, folds: int) -> float:
@@ -190,7 +102,14 @@ class LabelScores(NamedTuple):
     accuracy: np.ndarray  # (draws,)
     macro_f1: np.ndarray  # (draws,)
     weighted_f1: np.ndarray  # (draws,)
-    c: np.ndarray  # (draws,), the C that was used
+    c: np.ndarray  # (draws,), the C of an SVM, the penalty of a ridge
+    log_loss: np.ndarray | None = None  # (draws,), of a ridge: an SVM has no probabilities
+
+    def as_lists(self) -> dict[str, list[float]]:
+        """The scores that there are, for a json file."""
+        return {
+            key: values.tolist() for key, values in self._asdict().items() if values is not None
+        }
 
 
 def classify(
@@ -203,7 +122,7 @@ def classify(
     seeds: Sequence[int] = SEEDS,
     head: str = "linear",
 ) -> LabelScores:
-    """Scores on all test features (R, D) of SVMs fitted on some labelled training features.
+    """Scores on all test features (R, D) of heads fitted on some labelled training features.
 
     Features are standardised by all training series, which needs no labels.
     """
@@ -211,18 +130,31 @@ def classify(
     check_labels(test_y, len(test), classes=1)
     scaler = StandardScaler().fit(train)  # refuses what is not finite
     train, test = scaler.transform(train), scaler.transform(test)
-    scores = []
+    scores, losses = [], []
     for seed in seeds:
         rows = draw_labels(y, label_share, seed)
-        # in hundreds of fits of a millisecond, scikit-learn's checks would take half the time
-        with config_context(assume_finite=True, skip_parameter_validation=True):
-            svc = fit_svm(train[rows], y[rows], HEADS[head])
-            predicted = svc.predict(test)
+        if head == "ridge":
+            ridge = fit_ridge(train[rows], y[rows])
+            predicted, c = ridge.predict(test), ridge.penalty
+            losses.append(ridge.log_loss(test, test_y))
+        else:
+            predicted, c = _predict_by_svm(train[rows], y[rows], test, SVM_HEADS[head])
         macro, weighted = (
             float(f1_score(test_y, predicted, average=kind)) for kind in ("macro", "weighted")
         )
-        scores.append((float((predicted == test_y).mean()), macro, weighted, svc.C))
-    return LabelScores(*np.array(scores).T)
+        scores.append((float((predicted == test_y).mean()), macro, weighted, c))
+    accuracy, macro_f1, weighted_f1, c = np.array(scores).T
+    log_loss = np.array(losses) if losses else None
+    return LabelScores(accuracy, macro_f1, weighted_f1, c, log_loss)
+
+
+def _predict_by_svm(
+    x: np.ndarray, y: np.ndarray, test: np.ndarray, head: SvmHead
+) -> tuple[np.ndarray, float]:
+    # in hundreds of fits of a millisecond, scikit-learn's checks would take half the time
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        svc = fit_svm(x, y, head)
+        return svc.predict(test), svc.C
 
 
 def probe_set(
@@ -232,11 +164,11 @@ def probe_set(
     label_shares: Sequence[Amount] = LABEL_SHARES,
     seeds: Sequence[int] = SEEDS,
     poolings: Sequence[str] = tuple(POOLINGS),
-    heads: Sequence[str] = tuple(HEADS),
+    heads: Sequence[str] = HEADS,
 ) -> dict[str, Any]:
     """Every score of an encoder on a set, and the labelled rows of every draw, for a json file.
 
-    Nothing but the frozen encoder and the fitted SVMs is applied to test series.
+    Nothing but the frozen encoder and the fitted heads is applied to test series.
     """
     train, test = (
         pool(encoder, x.transpose(0, 2, 1), poolings) for x in (data.X_train, data.X_test)
@@ -251,7 +183,7 @@ def probe_features(
     *,
     label_shares: Sequence[Amount] = LABEL_SHARES,
     seeds: Sequence[int] = SEEDS,
-    heads: Sequence[str] = tuple(HEADS),
+    heads: Sequence[str] = HEADS,
 ) -> dict[str, Any]:
     """`probe_set` for features (R, D) that are already computed, by the name of their pooling."""
     cells = [
@@ -267,7 +199,7 @@ def probe_features(
     scores: dict[str, Any] = {}
     for (pooling, share, head), one in zip(cells, found, strict=True):
         place = scores.setdefault(pooling, {}).setdefault(amount_name(share), {})
-        place[head] = {key: values.tolist() for key, values in one._asdict().items()}
+        place[head] = one.as_lists()
     rows = {
         amount_name(share): [draw_labels(data.y_train, share, seed).tolist() for seed in seeds]
         for share in label_shares

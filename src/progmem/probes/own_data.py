@@ -1,6 +1,6 @@
-"""A user's own few labels: a support vector machine on a frozen encoder, fitted, kept, applied.
+"""A user's own few labels: a ridge on a frozen encoder, fitted, kept, applied.
 
-Shapes: B series, L samples, C channels.
+Shapes: B series, L samples, C channels, D features, Y classes.
 """
 
 import csv
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.extmath import softmax
 
 from progmem import artifact
 from progmem.artifact import Artifact, noted, shaped
@@ -23,41 +24,40 @@ from progmem.files import check_output
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.pooling import POOLINGS, check_observed, pool
-from progmem.probes.classify import FOLDS, HEADS, FittedSvm, fit_svm
+from progmem.probes.classify import FOLDS
+from progmem.probes.ridge import FittedRidge, fit_ridge
 from progmem.series import Series
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import read_as_trained, run_of
 
 
 class Prediction(NamedTuple):
-    """A label for each series, and its lead over the next best label."""
+    """The likeliest label of each series, and how likely it is."""
 
     label: np.ndarray  # (B,)
-    margin: np.ndarray  # (B,), in units of the scores, such as an SVM's decision values
+    probability: np.ndarray  # (B,)
 
     @classmethod
-    def of_scores(cls, classes: np.ndarray, scores: np.ndarray) -> "Prediction":
-        """The class of the highest score of each series, from (B, classes)."""
-        two = np.sort(scores, axis=1)[:, -2:]
-        return cls(classes[scores.argmax(1)], two[:, 1] - two[:, 0])
+    def of_probabilities(cls, classes: np.ndarray, likely: np.ndarray) -> "Prediction":
+        """From the probabilities (B, Y) of all classes (Y,)."""
+        return cls(classes[likely.argmax(1)], likely.max(1))
 
 
 class LabelProbe:
-    """Predicts a user's classes, by an SVM on a frozen encoder's features of a few series."""
+    """Predicts a user's classes, by a ridge on a frozen encoder's features of a few series."""
 
-    svm: FittedSvm
+    mean: np.ndarray  # (D,), of the features
+    scale: np.ndarray  # (D,)
+    ridge: FittedRidge
 
     def __init__(
         self,
         encoder: Encoder,
         *,
         pooling: str = "sequence",
-        head: str = "linear",
         columns: Sequence[str] = (),  # what the files of series call the channels
     ) -> None:
-        if head not in HEADS:
-            raise InputError(f"head must be one of {'; '.join(HEADS)}, got {head!r}")
-        self.encoder, self.pooling, self.head = encoder, pooling, head
+        self.encoder, self.pooling = encoder, pooling
         self.columns = tuple(columns)
 
     def fit(self, x: Any, y: Any) -> "LabelProbe":
@@ -71,14 +71,15 @@ class LabelProbe:
         check_labels(labels, len(labels))
         features = self._features(x)
         scaler = StandardScaler().fit(features)
-        self.features, self.y = scaler.transform(features[known]), labels
-        self.svm = FittedSvm.from_sklearn(scaler, fit_svm(self.features, self.y, HEADS[self.head]))
+        self.mean, self.scale = scaler.mean_, scaler.scale_
+        self.features, self.y = self._scaled(features[known]), labels
+        self.ridge = fit_ridge(self.features, self.y)
         return self
 
     def estimate(self) -> np.ndarray | None:
         """Accuracy on each fold of the labelled series when it was left out; None if too few.
 
-        C is chosen again without the fold; a C chosen with it would leak its labels.
+        The penalty is chosen again without the fold; one chosen with it would leak its labels.
         """
         smallest = int(np.unique(self.y, return_counts=True)[1].min())
         if smallest < 2:
@@ -86,21 +87,22 @@ class LabelProbe:
         folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
         found = []
         for train, test in folds.split(self.features, self.y):
-            svc = fit_svm(self.features[train], self.y[train], HEADS[self.head])
-            found.append(svc.score(self.features[test], self.y[test]))
+            ridge = fit_ridge(self.features[train], self.y[train])
+            found.append((ridge.predict(self.features[test]) == self.y[test]).mean())
         return np.array(found)
 
     def predict(self, x: Any) -> Prediction:
-        features, svm = self._features(x), self.svm
-        if features.shape[1:] != svm.mean.shape:
+        features = self._features(x)
+        if features.shape[1:] != self.mean.shape:
             raise InputError(
-                f"the probe was fitted on {len(svm.mean)} features, the encoder gives "
+                f"the probe was fitted on {len(self.mean)} features, the encoder gives "
                 f"{features.shape[1]}; fit it again"
             )
-        values = svm.decision_function(features)
-        if values.ndim == 1:  # two classes
-            return Prediction(svm.predict(features), np.abs(values))
-        return Prediction.of_scores(svm.classes, values)
+        likely = self.ridge.predict_proba(self._scaled(features))
+        return Prediction.of_probabilities(self.ridge.classes, likely)
+
+    def _scaled(self, features: np.ndarray) -> np.ndarray:
+        return (features - self.mean) / self.scale  # float64
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
@@ -111,12 +113,14 @@ class LabelProbe:
 
     def save(self, path: Path) -> None:
         """Write the fitted probe, without the encoder."""
-        svm = self.svm
-        tensors = {name: torch.as_tensor(getattr(svm, name)) for name in _ARRAYS}
+        ridge = self.ridge
+        arrays = {"mean": self.mean, "scale": self.scale,
+                  "weights": ridge.weights, "intercept": ridge.intercept}  # fmt: skip
+        tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
         note = {
-            "encoder": fingerprint(self.encoder), "pooling": self.pooling, "head": self.head,
-            "columns": list(self.columns), "kernel": svm.kernel, "gamma": svm.gamma,
-            "classes": svm.classes.tolist(),
+            "encoder": fingerprint(self.encoder), "pooling": self.pooling,
+            "columns": list(self.columns), "classes": ridge.classes.tolist(),
+            **{name: getattr(ridge, name) for name in _NUMBERS},
         }  # fmt: skip
         artifact.write(path, "label probe", tensors, note)
 
@@ -134,23 +138,26 @@ class LabelProbe:
                 raise ArtifactError(
                     f"{path} was fitted on the features of another model; fit it again"
                 )
-            options = {name: noted(note, name, str, where) for name in ("pooling", "head")}
+            if "kernel" in note:
+                raise ArtifactError(f"{path} holds an SVM of an earlier version; fit it again")
+            pooling = noted(note, "pooling", str, where)
             columns = noted(note, "columns", list, where, of=str)
-            if options["pooling"] not in POOLINGS or options["head"] not in HEADS:
-                raise ArtifactError(f"{where}: it has pooling and head {options}")
-            svm = _read_svm(found, where)
+            if pooling not in POOLINGS:
+                raise ArtifactError(f"{where}: it has pooling {pooling!r}")
+            ridge = _read_ridge(found, where)
         except ArtifactError as error:
             raise InputError(str(error)) from error
-        probe = cls(encoder, **options, columns=columns)
-        probe.svm = svm
+        probe = cls(encoder, pooling=pooling, columns=columns)
+        probe.ridge = ridge
+        probe.mean, probe.scale = (found.tensors[name].numpy() for name in ("mean", "scale"))
         return probe
 
 
-_ARRAYS = ("mean", "scale", "support", "dual", "intercept", "counts")
+_NUMBERS = ("sharpness", "smoothing", "penalty")
 
 
-def _read_svm(found: Artifact, where: str) -> FittedSvm:
-    """The SVM of an artifact, if all of its parts fit together."""
+def _read_ridge(found: Artifact, where: str) -> FittedRidge:
+    """The ridge of an artifact, if all of its parts and the scaling fit together."""
     note, tensors = found.note, found.tensors
     names = noted(note, "classes", list, where, of=(str, int))
     classes, Y = (
@@ -160,23 +167,18 @@ def _read_svm(found: Artifact, where: str) -> FittedSvm:
     mixed = len(set(map(type, names))) != 1
     if mixed or classes.dtype.kind not in "iU" or not 2 <= Y == len(set(classes.tolist())):
         raise ArtifactError(f"{where}: its classes are {str(names)[:60]}")
-    support = tensors.get("support", torch.empty(0))
-    V, D = support.shape if support.ndim == 2 else (0, 0)
-    expected = {
-        "mean": shaped(D), "scale": shaped(D), "support": shaped(V, D), "dual": shaped(Y - 1, V),
-        "intercept": shaped(Y * (Y - 1) // 2), "counts": shaped(Y, dtype=torch.int64),
-    }  # fmt: skip
+    D = tensors.get("mean", torch.empty(0)).numel()
+    expected = {"mean": shaped(D), "scale": shaped(D),
+                "weights": shaped(D, Y), "intercept": shaped(Y)}  # fmt: skip
     artifact.check_tensors(tensors, expected, where)
-    arrays = {name: tensors[name].numpy() for name in _ARRAYS}
-    if (arrays["counts"] < 0).any() or arrays["counts"].sum() != V:
-        raise ArtifactError(f"{where}: its classes have not {V} support vectors together")
-    finite = all(np.isfinite(array).all() for array in arrays.values())
-    if not finite or (arrays["scale"] <= 0).any():
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    if not finite or bool((tensors["scale"] <= 0).any()):
         raise ArtifactError(f"{where}: a number is not finite, or a scale not above 0")
-    kernel, gamma = noted(note, "kernel", str, where), noted(note, "gamma", float, where)
-    if kernel not in ("linear", "rbf") or not 0 < gamma < np.inf:
-        raise ArtifactError(f"{where}: it has the kernel {kernel!r} with gamma {gamma}")
-    return FittedSvm(**arrays, kernel=kernel, gamma=gamma, classes=classes)
+    numbers = {name: noted(note, name, float, where) for name in _NUMBERS}
+    if not all(0 < number < np.inf for number in numbers.values()) or numbers["smoothing"] > 1:
+        raise ArtifactError(f"{where}: it has {numbers}")
+    weights, intercept = (tensors[name].numpy() for name in ("weights", "intercept"))
+    return FittedRidge(weights, intercept, **numbers, classes=classes)
 
 
 def fingerprint(encoder: Encoder) -> str:
@@ -240,9 +242,9 @@ def classify_files(
     assert out is not None
     with out.open("w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["series", "label", "margin"])
-        for name, label, margin in zip(names, *prediction, strict=True):
-            table.writerow([name, label, f"{margin:.4f}"])
+        table.writerow(["series", "label", "probability"])
+        for name, label, probability in zip(names, *prediction, strict=True):
+            table.writerow([name, label, f"{probability:.4f}"])
     log(f"{len(names)} predictions: {out}")
     return prediction
 
@@ -268,12 +270,13 @@ def _apply(
     classifier = SequenceClassifier.load(probe, device=next(model.parameters()).device)
     if weights_sha256(classifier.encoder) != weights_sha256(model):
         raise InputError(f"{model_folder} is not the network of {probe}; give its model/")
-    return Prediction.of_scores(np.array(classifier.classes), classifier.scores(series))
+    likely = softmax(classifier.scores(series))
+    return Prediction.of_probabilities(np.array(classifier.classes), likely)
 
 
 def _describe_fit(probe: LabelProbe) -> str:
     accuracy = probe.estimate()
-    fitted = f"{len(probe.y)} labelled series, {len(probe.svm.classes)} classes"
+    fitted = f"{len(probe.y)} labelled series, {len(probe.ridge.classes)} classes"
     if accuracy is None:
         return f"{fitted}; a class has only one label, so the accuracy cannot be estimated"
     spread = f"sd {100 * accuracy.std(ddof=1):.1f}"
