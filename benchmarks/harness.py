@@ -19,7 +19,6 @@ import torch
 
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.data.datasets import load_labelled
-from progmem.data.sets import LabelledSet
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
@@ -37,11 +36,16 @@ ITERATIONS, BATCH, WIDTH = 600, 8, 320
 DRAWS = 50
 
 
-def standardised_series(data: LabelledSet) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test series (R, L, C), each channel by its mean and sd over training rows."""
-    train, test = (x.transpose(0, 2, 1).astype(np.float64) for x in (data.X_train, data.X_test))
-    mean, scale = train.mean((0, 1)), train.std((0, 1))
-    return (train - mean) / scale, (test - mean) / scale
+def channel_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd (C,) of each channel of series (R, C, L)."""
+    series = x.transpose(0, 2, 1).astype(np.float64)
+    return series.mean((0, 1)), series.std((0, 1))
+
+
+def standardise(x: np.ndarray, moments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Series (R, C, L) as TS2Vec takes them, (R, L, C)."""
+    mean, scale = moments
+    return (x.transpose(0, 2, 1).astype(np.float64) - mean) / scale
 
 
 def fit_ts2vec(train: np.ndarray, *, seed: int, device: str, iterations: int = ITERATIONS) -> Any:
@@ -58,7 +62,8 @@ def fit_ts2vec(train: np.ndarray, *, seed: int, device: str, iterations: int = I
 def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str, Any]:
     """Scores of one TS2Vec on one set."""
     data = load_labelled(name, data_dir)
-    train, test = standardised_series(data)
+    moments = channel_moments(data.X_train)
+    train, test = (standardise(x, moments) for x in (data.X_train, data.X_test))
     began = time.perf_counter()
     model = fit_ts2vec(train, seed=seed, device=device)
     features = [model.encode(x, encoding_window="full_series") for x in (train, test)]
