@@ -196,8 +196,9 @@ def main() -> None:
         found["versions"][package] = importlib.metadata.version(package)
     labelled = {n: take_labelled_rows([r for r in rows if r["set"] == n]) for n in chosen.sets}
     result = {
-        "config": config_of(rows, chosen), "seeds": chosen.seeds, "label_seeds": SEEDS, **found,
-        "at_once": chosen.at_once, "labelled_rows": labelled, "rows": rows,
+        "config": config_of(rows, chosen), "seeds": sorted({row["seed"] for row in rows}),
+        "label_seeds": SEEDS, **found, "at_once": chosen.at_once, "labelled_rows": labelled,
+        "rows": rows,
     }  # fmt: skip
     experiment = "few_labels_validation" if chosen.validation else "few_labels"
     name = chosen.name or "-".join(chosen.encoders)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from progmem.errors import InputError
 from progmem.report.paper import CLASSIFICATION
 from progmem.report.tables import markdown, mean_and_sd
 
@@ -30,6 +31,7 @@ def few_labels_table(results: list[Result]) -> str:
 
     First every set with the default features and head, then means with every one of them.
     """
+    _check_draws(results)
     columns = _columns(results)
     by_column = [_accuracies(rows, *_headline(rows)) for rows in columns.values()]
     paper = {(name, share): CLASSIFICATION[share]["PMT"][name][0] for name, share in CELLS}
@@ -76,6 +78,18 @@ def cpu_time_table(results: list[Result]) -> str:
                 lines.append([name, column, pooling, head, *cells, ratio])
     header = ["set", "encoder", "features", "head", "1 %", "5 %", "time"]
     return markdown(header, lines)
+
+
+def _check_draws(results: list[Result]) -> None:
+    """Refuse files whose encoders were given other labels of a set."""
+    first: dict[str, Any] = {}
+    for result in results:
+        for name, drawn in result["labelled_rows"].items():
+            if first.setdefault(name, drawn) != drawn:
+                raise InputError(
+                    f"{result['name']} has other labelled rows of {name} than the file before it; "
+                    "encoders are compared on the same ones"
+                )
 
 
 def _columns(results: list[Result]) -> dict[str, list[Result]]:

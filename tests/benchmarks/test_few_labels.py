@@ -12,6 +12,7 @@ import torch
 from benchmarks import cpu_time, few_labels
 from benchmarks.few_labels_tables import CELLS, cpu_time_table, few_labels_table
 from progmem.data.datasets import load_labelled
+from progmem.errors import InputError
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=16",
         "train.epochs=1", "train.batch_size=25"]  # fmt: skip
@@ -89,6 +90,7 @@ def test_every_encoder_is_scored_on_the_same_draws_with_its_times_and_settings(r
 def test_held_out_rows_are_scored_apart_from_test_rows(run, made_sets):
     result, text, path = run(few_labels, "--sets", "HAR", "--encoders", "raw", "--validation")
     assert path.endswith("few_labels_validation/raw.json") and "paper" not in text
+    assert result["seeds"] == [0]
     held_out = load_labelled("HAR", made_sets, split="validation")
     drawn = np.concatenate(result["labelled_rows"]["HAR"]["5%"])
     assert result["rows"][0]["split"] == "validation"
@@ -152,6 +154,10 @@ def made_row(encoder, seed, name, accuracy, poolings=("all", "sequence"), second
             "seconds_training": 2 * seconds, "seconds_embedding": seconds}  # fmt: skip
 
 
+def made_file(name, rows):
+    return {"name": name, "labelled_rows": {"HAR": {"1%": [[3, 5]]}}, "rows": rows}
+
+
 SETS = list(dict.fromkeys(name for name, _ in CELLS))
 
 
@@ -162,7 +168,7 @@ def test_the_table_has_a_mean_over_draws_then_seeds_and_means_of_complete_rows()
         for name in SETS
     ]
     raw = [made_row("raw", 0, name, 0.4, ("values",)) for name in ("HAR", "Wafer")]
-    table = few_labels_table([{"name": "a", "rows": trained}, {"name": "b", "rows": raw}])
+    table = few_labels_table([made_file("a", trained), made_file("b", raw)])
     first, second = (part.splitlines() for part in table.split("\n\n"))
     assert len(first) == 2 + 14 + 4
     assert first[0] == "| set, labels | progmem | raw values | paper's PMT |"
@@ -186,10 +192,17 @@ def test_the_table_has_a_mean_over_draws_then_seeds_and_means_of_complete_rows()
 
 
 def test_an_encoder_of_several_files_has_a_column_for_each():
-    files = [{"name": name, "rows": [made_row("trained", 0, "HAR", 0.5)]} for name in "ab"]
-    files.append({"name": "c", "rows": [made_row("raw", 0, "HAR", 0.4)]})
+    files = [made_file(name, [made_row("trained", 0, "HAR", 0.5)]) for name in "ab"]
+    files.append(made_file("c", [made_row("raw", 0, "HAR", 0.4)]))
     header = few_labels_table(files).splitlines()[0]
     assert header == "| set, labels | progmem, a | progmem, b | raw values | paper's PMT |"
+
+
+def test_encoders_that_had_other_labels_are_not_put_into_one_table():
+    files = [made_file(name, [made_row("raw", 0, "HAR", 0.4)]) for name in "ab"]
+    files[1]["labelled_rows"]["HAR"]["1%"] = [[3, 6]]
+    with pytest.raises(InputError, match="b has other labelled rows of HAR"):
+        few_labels_table(files)
 
 
 def test_time_on_a_cpu_is_shown_as_a_ratio_to_ts2vecs():
