@@ -32,23 +32,40 @@ KNOWN = {
 
 
 SEEDS_TS2VEC = (0, 1, 2)
-ITERATIONS = 600
+ITERATIONS, BATCH, WIDTH = 600, 8, 320
 DRAWS = 50
+
+
+def channel_moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd (C,) of each channel of series (R, C, L)."""
+    series = x.transpose(0, 2, 1).astype(np.float64)
+    return series.mean((0, 1)), series.std((0, 1))
+
+
+def standardise(x: np.ndarray, moments: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Series (R, C, L) as TS2Vec takes them, (R, L, C)."""
+    mean, scale = moments
+    return (x.transpose(0, 2, 1).astype(np.float64) - mean) / scale
+
+
+def fit_ts2vec(train: np.ndarray, *, seed: int, device: str, iterations: int = ITERATIONS) -> Any:
+    """TS2Vec with its authors' defaults, trained on series (R, L, C)."""
+    from ts2vec import TS2Vec  # the checkout's
+
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    model = TS2Vec(input_dims=train.shape[2], output_dims=WIDTH, batch_size=BATCH, device=device)
+    model.fit(train, n_iters=iterations)
+    return model
 
 
 def measure(name: str, seed: int, data_dir: Path | None, device: str) -> dict[str, Any]:
     """Scores of one TS2Vec on one set."""
-    from ts2vec import TS2Vec  # the checkout's
-
     data = load_labelled(name, data_dir)
-    train, test = (x.transpose(0, 2, 1).astype(np.float64) for x in (data.X_train, data.X_test))
-    mean, scale = train.mean((0, 1)), train.std((0, 1))
-    train, test = (train - mean) / scale, (test - mean) / scale
+    moments = channel_moments(data.X_train)
+    train, test = (standardise(x, moments) for x in (data.X_train, data.X_test))
     began = time.perf_counter()
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    model = TS2Vec(input_dims=train.shape[2], output_dims=320, batch_size=8, device=device)
-    model.fit(train, n_iters=ITERATIONS)
+    model = fit_ts2vec(train, seed=seed, device=device)
     features = [model.encode(x, encoding_window="full_series") for x in (train, test)]
     train_features, test_features = ({"sequence": f} for f in features)
     result = probe_features(train_features, test_features, data)
@@ -74,7 +91,7 @@ def main() -> None:
     more = ["--ts2vec", str(chosen.ts2vec)]
     names = [f"{name}-{seed}" for name in ("HAR", "FordA") for seed in SEEDS_TS2VEC]
     rows = run_rows("benchmarks.harness", names, chosen, more)
-    config = {"iterations": ITERATIONS, "batch": 8, "width": 320}
+    config = {"iterations": ITERATIONS, "batch": BATCH, "width": WIDTH}
     facts = {"config": config, "seeds": SEEDS_TS2VEC, "label_seeds": SEEDS}
     result = {**facts, **record.environment(device, chosen.commit), "rows": rows}
     print(f"written: {record.save('harness', 'ts2vec', result, folder=chosen.out)}\n")

@@ -21,16 +21,15 @@ from benchmarks.short_training import (
     TRAINING_SEEDS,
     epochs_for,
     take_labelled_rows,
+    untrained_model,
 )
 from benchmarks.side_by_side import add_arguments, run_rows
 from progmem.config import PRESETS, read_config
 from progmem.data.datasets import LABELLED, load_labelled
-from progmem.data.windows import TrainingWindows
 from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS, probe_set
 from progmem.report import record
-from progmem.series import ChannelStats
-from progmem.training.pretrain import initial_model, model_for, pretrain
+from progmem.training.pretrain import pretrain
 
 ENCODERS = ("untrained", *PRESETS)
 
@@ -45,11 +44,7 @@ def measure(name: str, encoder: str, seed: int, data_dir: Path, steps: int) -> d
         settings.append(f"views.preset={encoder}")
     cfg, recordings = read_config(None, settings), data.training_recordings()
     if encoder == "untrained":
-        rows = TrainingWindows(recordings, cfg.data)
-        stats = ChannelStats(rows.channels)
-        rows.set_statistics(stats)
-        model = initial_model(model_for(rows, cfg), stats, seed)
-        model.to(gpu_or_cpu())
+        model = untrained_model(recordings, cfg).to(gpu_or_cpu())
     else:
         with tempfile.TemporaryDirectory() as parent:
             model = pretrain(recordings, Path(parent) / "run", cfg, log=lambda _: None)

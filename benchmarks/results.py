@@ -20,6 +20,7 @@ from benchmarks.compute_tables import (
     training_table,
     vectorised_table,
 )
+from benchmarks.few_labels_tables import cpu_time_table, few_labels_table
 from progmem.report import tables
 from progmem.report.record import RESULTS
 from progmem.report.tables import (
@@ -60,6 +61,9 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "classify": classification_table,
     "tune": classification_table,
     "end_to_end": classification_table,
+    "few_labels": few_labels_table,
+    "few_labels_validation": few_labels_table,
+    "cpu_time": cpu_time_table,
     "compute_stream": stream_table,
     "compute_vectorised": vectorised_table,
     "compute_aggregator": aggregator_table,

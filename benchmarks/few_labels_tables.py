@@ -1,0 +1,142 @@
+"""Tables of `benchmarks.few_labels` and `benchmarks.cpu_time`: encoders on the same label draws."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from progmem.errors import InputError
+from progmem.report.paper import CLASSIFICATION
+from progmem.report.tables import markdown, mean_and_sd
+
+Result = dict[str, Any]
+Cell = tuple[str, str]  # a set and a share of the labels
+Accuracies = list[dict[Cell, float]]  # in %, mean over label draws; one dict a training seed
+
+NAMES = {"untrained": "untrained", "trained": "progmem", "raw": "raw values",
+         "minirocket": "MiniRocket", "ts2vec": "TS2Vec's code"}  # fmt: skip
+SHARES = ("1%", "5%")
+CELLS = [(name, share) for share in SHARES for name in CLASSIFICATION["1%"]["PMT"]]
+MEANS = {
+    "1 %, mean": [cell for cell in CELLS if cell[1] == "1%"],
+    "5 %, mean": [cell for cell in CELLS if cell[1] == "5%"],
+    f"all {len(CELLS)}, mean": CELLS,
+    "without Wafer, mean": [cell for cell in CELLS if cell[0] != "Wafer"],
+}
+POOLING, HEAD = "all", "ridge"  # the library's defaults
+
+
+def few_labels_table(results: list[Result]) -> str:
+    """Accuracy in %, mean ± sd over training seeds of the mean over label draws.
+
+    First every set with the default features and head, then means with every one of them.
+    """
+    _check_draws(results)
+    columns = _columns(results)
+    by_column = [_accuracies(rows, *_headline(rows)) for rows in columns.values()]
+    paper = {(name, share): CLASSIFICATION[share]["PMT"][name][0] for name, share in CELLS}
+    official = all(row["split"] == "official" for rows in columns.values() for row in rows)
+    beside = [[paper]] if official else []
+    measured = [
+        cell for cell in CELLS if any(cell in one for column in by_column for one in column)
+    ]
+    lines = [
+        [f"{name}, {share.replace('%', ' %')}", *_texts([*by_column, *beside], [(name, share)])]
+        for name, share in measured
+    ]
+    lines += [[name, *_texts([*by_column, *beside], cells)] for name, cells in MEANS.items()]
+    header = ["set, labels", *columns, *(["paper's PMT"] if official else [])]
+    return f"{markdown(header, lines)}\n\n{_by_features_and_head(columns)}"
+
+
+def _by_features_and_head(columns: dict[str, list[Result]]) -> str:
+    """The means of each encoder with each kind of features and each head."""
+    lines = []
+    for column, rows in columns.items():
+        for pooling, head in _kinds(rows):
+            found = _accuracies(rows, pooling, head)
+            means = [_text(found, cells) for cells in MEANS.values()]
+            lines.append([column, pooling, head, *means])
+    return markdown(["encoder", "features", "head", *MEANS], lines)
+
+
+def cpu_time_table(results: list[Result]) -> str:
+    """Accuracy as in `few_labels_table`; time as a ratio to TS2Vec's, which ran in turns with it.
+
+    Time is that of training and embedding, mean over training seeds.
+    """
+    lines = []
+    for result in results:
+        columns = _columns([result])
+        theirs = _seconds(columns[NAMES["ts2vec"]])
+        for column, rows in columns.items():
+            name = rows[0]["set"]
+            for pooling, head in _kinds(rows):
+                found = _accuracies(rows, pooling, head)
+                cells = [_text(found, [(name, share)]) for share in SHARES]
+                ratio = f"{_seconds(rows) / theirs:.2f}x"
+                lines.append([name, column, pooling, head, *cells, ratio])
+    header = ["set", "encoder", "features", "head", "1 %", "5 %", "time"]
+    return markdown(header, lines)
+
+
+def _check_draws(results: list[Result]) -> None:
+    """Refuse files whose encoders were given other labels of a set."""
+    first: dict[str, Any] = {}
+    for result in results:
+        for name, drawn in result["labelled_rows"].items():
+            if first.setdefault(name, drawn) != drawn:
+                raise InputError(
+                    f"{result['name']} has other labelled rows of {name} than the file before it; "
+                    "encoders are compared on the same ones"
+                )
+
+
+def _columns(results: list[Result]) -> dict[str, list[Result]]:
+    """The rows of each encoder; with the file's name where several files have that encoder."""
+    parts = [
+        (encoder, result.get("name", ""), [r for r in result["rows"] if r["encoder"] == encoder])
+        for encoder in NAMES
+        for result in results
+    ]
+    parts = [part for part in parts if part[2]]
+    kinds = [encoder for encoder, _, _ in parts]
+    return {
+        NAMES[encoder] + (f", {file}" if kinds.count(encoder) > 1 else ""): rows
+        for encoder, file, rows in parts
+    }
+
+
+def _kinds(rows: list[Result]) -> list[tuple[str, str]]:
+    """Every pooling and head that ``rows`` were scored with."""
+    scores = rows[0]["scores"]
+    return [(pooling, head) for pooling in scores for head in next(iter(scores[pooling].values()))]
+
+
+def _headline(rows: list[Result]) -> tuple[str, str]:
+    """The default features of an encoder, which for most are its only ones, and head."""
+    poolings = list(rows[0]["scores"])
+    return (POOLING if POOLING in poolings else poolings[0]), HEAD
+
+
+def _accuracies(rows: list[Result], pooling: str, head: str) -> Accuracies:
+    by_seed: dict[int, dict[Cell, float]] = {}
+    for row in rows:
+        for share, heads in row["scores"][pooling].items():
+            found = 100 * float(np.mean(heads[head]["accuracy"]))
+            by_seed.setdefault(row["seed"], {})[row["set"], share] = found
+    return list(by_seed.values())
+
+
+def _texts(columns: Iterable[Accuracies], cells: Sequence[Cell]) -> list[str]:
+    return [_text(column, cells) for column in columns]
+
+
+def _text(column: Accuracies, cells: Sequence[Cell]) -> str:
+    """The mean over ``cells`` of the seeds that have them all."""
+    found = [np.mean([one[cell] for cell in cells]) for one in column if one.keys() >= set(cells)]
+    return mean_and_sd(np.array(found), 1) if found else "-"
+
+
+def _seconds(rows: list[Result]) -> float:
+    return float(np.mean([row["seconds_training"] + row["seconds_embedding"] for row in rows]))

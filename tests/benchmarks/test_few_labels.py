@@ -1,0 +1,216 @@
+"""Encoders on the same label draws: what a row measures, and the tables worked by hand."""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import cpu_time, few_labels
+from benchmarks.few_labels_tables import CELLS, cpu_time_table, few_labels_table
+from progmem.data.datasets import load_labelled
+from progmem.errors import InputError
+
+TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=16",
+        "train.epochs=1", "train.batch_size=25"]  # fmt: skip
+# in place of their code: a "training" that keeps the seed's number and what it was given
+TS2VEC = """
+import numpy as np
+class TS2Vec:
+    def __init__(self, input_dims, output_dims, batch_size, device):
+        self.width = output_dims
+    def fit(self, train, n_iters):
+        assert abs(train.mean()) < 1e-6 and train.shape[1] == 128
+        self.weights = np.random.normal(size=(train.shape[2], self.width)) * n_iters
+    def encode(self, x, encoding_window):
+        return (x @ self.weights).max(1)
+"""
+
+
+@pytest.fixture
+def run(made_sets, tmp_path, monkeypatch, capsys):
+    """Run the benchmark with each row in this process: what it wrote, printed, and its rows."""
+    (tmp_path / "ts2vec.py").write_text(TS2VEC)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "ts2vec", raising=False)
+    few = partial(few_labels.probe_features, seeds=[0, 1])
+    monkeypatch.setattr(few_labels, "probe_features", few)
+    rows = []
+
+    def printed(module, arguments):
+        monkeypatch.setattr(sys, "argv", ["few_labels", *map(str, arguments)])
+        module.main()
+        return capsys.readouterr().out
+
+    def run_rows(module, names, chosen, more):
+        assert module == "benchmarks.few_labels"
+        for name in names:
+            given = ["--row", name, "--data-dir", chosen.data_dir, *more]
+            rows.append(json.loads(printed(few_labels, given)))
+        return [dict(row) for row in rows]
+
+    def run(module, *arguments):
+        rows.clear()
+        monkeypatch.setattr(module, "run_rows", run_rows)
+        common = ["--data-dir", made_sets, "--out", tmp_path, "--commit", "made",
+                  "--ts2vec", tmp_path]  # fmt: skip
+        text = printed(module, [*common, *arguments])
+        path = text.partition("written: ")[2].splitlines()[0]
+        return json.loads(Path(path).read_text()), text, path
+
+    return run
+
+
+def test_every_encoder_is_scored_on_the_same_draws_with_its_times_and_settings(run):
+    result, text, path = run(
+        few_labels, "--sets", "HAR", "--encoders", "raw", "untrained", "ts2vec", "--seeds", 1, 2,
+        "--iterations", 3, "--settings", *TINY,
+    )  # fmt: skip
+    assert path.endswith("few_labels/raw-untrained-ts2vec.json")
+    rows = {(row["encoder"], row["seed"]): row for row in result["rows"]}
+    assert set(rows) == {("raw", 1)} | {(e, s) for e in ("untrained", "ts2vec") for s in (1, 2)}
+    assert result["labelled_rows"].keys() == {"HAR"} and result["commit"] == "made"
+    for row in rows.values():
+        parts = [row[f"seconds_{part}"] for part in ("training", "embedding", "probe")]
+        assert sum(parts) == pytest.approx(row["seconds"]) and min(parts) > 0
+        assert row["split"] == "official"
+        for scores in row["scores"].values():
+            assert scores.keys() == {"1%", "5%"} and scores["1%"].keys() == {"ridge", "linear"}
+    assert rows["untrained", 1]["scores"].keys() == {"all", "sequence"}
+    assert rows["untrained", 1]["scores"] != rows["untrained", 2]["scores"]
+    assert result["config"]["ts2vec"]["HAR"]["iterations"] == 3
+    assert result["config"]["untrained"]["HAR"]["model"]["dim"] == 16
+    assert result["config"]["run"]["train"]["batch_size"] == 25
+    assert "| HAR, 1 % | " in text and "Wafer, 1 %" not in text
+    again = run(few_labels, "--sets", "HAR", "--encoders", "ts2vec", "--seeds", 2,
+                "--iterations", 3)[0]["rows"][0]["scores"]  # fmt: skip
+    assert again == rows["ts2vec", 2]["scores"] != rows["ts2vec", 1]["scores"]
+
+
+def test_held_out_rows_are_scored_apart_from_test_rows(run, made_sets):
+    result, text, path = run(few_labels, "--sets", "HAR", "--encoders", "raw", "--validation")
+    assert path.endswith("few_labels_validation/raw.json") and "paper" not in text
+    assert result["seeds"] == [0]
+    held_out = load_labelled("HAR", made_sets, split="validation")
+    drawn = np.concatenate(result["labelled_rows"]["HAR"]["5%"])
+    assert result["rows"][0]["split"] == "validation"
+    assert max(drawn) < len(held_out.y_train) < 50
+
+
+@pytest.mark.slow
+def test_training_and_minirocket_are_measured(run, monkeypatch):
+    monkeypatch.setattr(few_labels, "KERNELS", 84)
+    result, _, _ = run(
+        few_labels, "--sets", "Wafer", "--encoders", "untrained", "trained", "minirocket",
+        "--seeds", 0, "--name", "made", "--settings", *TINY,
+    )  # fmt: skip
+    untrained, trained, minirocket = result["rows"]
+    assert untrained["scores"] != trained["scores"]
+    assert [row["threads"] for row in result["rows"]] == [1, 1, 1] and torch.get_num_threads() == 1
+    assert minirocket["scores"].keys() == {"PPV"} and "aeon" in result["versions"]
+    config = result["config"]
+    assert config["untrained"] == config["trained"] and config["minirocket"]["Wafer"]
+
+
+@pytest.mark.slow
+def test_the_default_and_ts2vec_are_timed_in_turns_on_the_same_threads(run):
+    result, text, path = run(cpu_time, "--set", "Wafer", "--seeds", 0, 1, "--settings", *TINY)
+    assert path.endswith("cpu_time/Wafer.json") and result["threads"] == 1
+    assert [row["encoder"] for row in result["rows"]] == ["trained", "ts2vec"] * 2
+    assert text.splitlines()[-1].endswith("| 1.00x |")
+
+
+@pytest.mark.parametrize(
+    "module, arguments, message",
+    [
+        (few_labels, ["--encoders", "ts2vec"], "needs --ts2vec DIR"),
+        (cpu_time, [], "--ts2vec DIR is needed"),
+        (cpu_time, ["--ts2vec", ".", "--at-once", "2"], "would share the threads"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    module, arguments, message, monkeypatch, capsys
+):
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
+    with pytest.raises(SystemExit):
+        module.main()
+    assert message in capsys.readouterr().err
+
+
+def made_row(encoder, seed, name, accuracy, poolings=("all", "sequence"), seconds=1.0):
+    """A row whose accuracies are ``accuracy`` plus what its features and head are worth."""
+
+    def heads(worth):
+        return {
+            head: {"accuracy": [accuracy + worth + more - 0.01, accuracy + worth + more + 0.01]}
+            for head, more in (("ridge", 0.02), ("linear", 0.0))
+        }
+
+    scores = {
+        pooling: {"1%": heads(0.1 * i), "5%": heads(0.1 * i + 0.05)}
+        for i, pooling in enumerate(poolings)
+    }
+    return {"encoder": encoder, "seed": seed, "set": name, "split": "official", "scores": scores,
+            "seconds_training": seconds, "seconds_embedding": 1.0}  # fmt: skip
+
+
+def made_file(name, rows):
+    return {"name": name, "labelled_rows": {"HAR": {"1%": [[3, 5]]}}, "rows": rows}
+
+
+SETS = list(dict.fromkeys(name for name, _ in CELLS))
+
+
+def test_the_table_has_a_mean_over_draws_then_seeds_and_means_of_complete_rows():
+    trained = [
+        made_row("trained", seed, name, 0.5 + 0.02 * seed + (0.07 if name == "Wafer" else 0))
+        for seed in (0, 1)
+        for name in SETS
+    ]
+    raw = [made_row("raw", 0, name, 0.4, ("values",)) for name in ("HAR", "Wafer")]
+    table = few_labels_table([made_file("a", trained), made_file("b", raw)])
+    first, second = (part.splitlines() for part in table.split("\n\n"))
+    assert len(first) == 2 + 14 + 4
+    assert first[0] == "| set, labels | progmem | raw values | paper's PMT |"
+    # over seeds .52 and .54: mean .53, sd .014
+    assert first[2] == "| HAR, 1 % | 53.0 ± 1.4 | 42.0 | 92.9 |"
+    assert "| Wafer, 5 % | 65.0 ± 1.4 | 47.0 | 99.0 |" in first
+    assert first[-4:] == [
+        "| 1 %, mean | 54.0 ± 1.4 | - | 83.6 |",
+        "| 5 %, mean | 59.0 ± 1.4 | - | 85.1 |",
+        "| all 14, mean | 56.5 ± 1.4 | - | 84.4 |",
+        "| without Wafer, mean | 55.5 ± 1.4 | - | 81.9 |",
+    ]
+    assert [line.split(" | ")[:4] for line in second[2:]] == [
+        ["| progmem", "all", "ridge", "54.0 ± 1.4"],
+        ["| progmem", "all", "linear", "52.0 ± 1.4"],
+        ["| progmem", "sequence", "ridge", "64.0 ± 1.4"],
+        ["| progmem", "sequence", "linear", "62.0 ± 1.4"],
+        ["| raw values", "values", "ridge", "-"],
+        ["| raw values", "values", "linear", "-"],
+    ]
+
+
+def test_an_encoder_of_several_files_has_a_column_for_each():
+    files = [made_file(name, [made_row("trained", 0, "HAR", 0.5)]) for name in "ab"]
+    files.append(made_file("c", [made_row("raw", 0, "HAR", 0.4)]))
+    header = few_labels_table(files).splitlines()[0]
+    assert header == "| set, labels | progmem, a | progmem, b | raw values | paper's PMT |"
+
+
+def test_encoders_that_had_other_labels_are_not_put_into_one_table():
+    files = [made_file(name, [made_row("raw", 0, "HAR", 0.4)]) for name in "ab"]
+    files[1]["labelled_rows"]["HAR"]["1%"] = [[3, 6]]
+    with pytest.raises(InputError, match="b has other labelled rows of HAR"):
+        few_labels_table(files)
+
+
+def test_time_on_a_cpu_is_shown_as_a_ratio_to_ts2vecs():
+    rows = [made_row("trained", seed, "HAR", 0.9, ("all",), 1.0 + seed) for seed in (0, 1)]
+    rows += [made_row("ts2vec", seed, "HAR", 0.8, ("max",), 2.0) for seed in (0, 1)]
+    lines = cpu_time_table([{"rows": rows}]).splitlines()
+    assert lines[2] == "| HAR | progmem | all | ridge | 92.0 ± 0.0 | 97.0 ± 0.0 | 0.83x |"
+    assert lines[-1] == "| HAR | TS2Vec's code | max | linear | 80.0 ± 0.0 | 85.0 ± 0.0 | 1.00x |"
