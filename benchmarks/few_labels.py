@@ -37,9 +37,10 @@ from progmem.config import RunConfig, read_config
 from progmem.data.datasets import LABELLED, load_labelled
 from progmem.data.sets import LabelledSet
 from progmem.model.saving import gpu_or_cpu
-from progmem.pooling import pool
+from progmem.pooling import pool, token_stats_for
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
+from progmem.training.defaults import fill_defaults
 from progmem.training.pretrain import pretrain
 
 TRAINING_SEEDS = (0, 1, 2)
@@ -60,17 +61,20 @@ class Fitted(NamedTuple):
 def fit_pmt(data: LabelledSet, seed: int, chosen: argparse.Namespace, *, train: bool) -> Fitted:
     """A PMT by the default recipe, or the one this training starts from."""
     cfg, recordings = run_settings(seed, chosen), data.training_recordings()
+    cfg = fill_defaults(cfg, data.X_train.shape[2], device=chosen.device, begun={})
     if train:
         with tempfile.TemporaryDirectory() as parent:
             model = pretrain(recordings, Path(parent) / "run", cfg, log=None)
     else:
         model = untrained_model(recordings, cfg)
     model.to(chosen.device)
+    stats = token_stats_for(model, data.X_train.transpose(0, 2, 1))
 
     def embed(x: np.ndarray) -> Features:
-        return pool(model, x.transpose(0, 2, 1), POOLINGS)
+        return pool(model, x.transpose(0, 2, 1), POOLINGS, stats=stats)
 
-    return Fitted(embed, {"model": model.cfg.to_dict()})
+    train_settings = {k: v for k, v in cfg.to_dict()["train"].items() if k != "seed"}
+    return Fitted(embed, {"model": model.cfg.to_dict(), "train": train_settings})
 
 
 def run_settings(seed: int, chosen: argparse.Namespace) -> RunConfig:

@@ -112,7 +112,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             "memory" (cases, slots x width, windows), the last two with NaN where all is missing and
             as lists where lengths differ.
         epochs: passes over the data. If neither they nor ``steps`` are given, 200 steps on a CPU,
-            2,000 on a GPU.
+            1,600 on a GPU.
         steps: updates of the model, in place of ``epochs``.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         batch_size: series of a training step; None: 64 on a CPU, 256 on a GPU.
@@ -254,7 +254,7 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
     Args:
         size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
         epochs: passes over all series without labels. If neither they nor ``steps`` are given,
-            200 steps on a CPU, 2,000 on a GPU.
+            200 steps on a CPU, 1,600 on a GPU.
         steps: updates of the model without labels, in place of ``epochs``.
         label_epochs: passes over the labelled series.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
