@@ -49,10 +49,10 @@ class FittedRidge(NamedTuple):
         likely = softmax(self.sharpness * self.decision_function(x))
         return (1 - self.smoothing) * likely + self.smoothing / len(self.classes)
 
-    def log_loss(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Mean negative logarithm of the probability that series have of their labels (B,)."""
+    def log_loss(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Negative logarithm (B,) of the probability of each series' own label (B,)."""
         likely = (self.predict_proba(x) * (y[:, None] == self.classes)).sum(1)
-        return float(-np.log(likely.clip(np.finfo(float).eps)).mean())  # a class it never saw: 36
+        return -np.log(likely.clip(np.finfo(float).eps))  # 36 for a class it has never seen
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray) -> FittedRidge:
