@@ -17,6 +17,7 @@ from progmem.cli import main
 from progmem.config import LabelConfig, read_config, read_finetune_config
 from progmem.data.labels import split_rows
 from progmem.errors import ConfigError, InputError
+from progmem.probes import comparison
 from progmem.report.tables import finetune_table
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import finetune
@@ -26,6 +27,7 @@ from progmem.training.pretrain import pretrain
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(comparison.BASELINES, "MiniRocket")  # it takes too long
     x, y = waves(24, 0)
     np.save("x.npy", x)
     np.save("y.npy", y)
@@ -60,8 +62,15 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     assert noted["settings"]["train"]["seed"] == 0 and "source" in noted
     printed = capsys.readouterr().out
     assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
+    assert "each label predicted from the others, in 5 folds" in printed and "pays" in printed
     assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
-    assert "| head | validation | 1 | " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| head | validation | 1 | " in printed and "6 series held out" in printed
+    held = json.loads((files / "held/result.json").read_text())
+    compared = held["comparison"]["scores"]
+    assert list(compared) == ["finetuned", "trained", "untrained", "raw values"]
+    assert compared["finetuned"]["accuracy"] == held["rows"][0]["scores"]["accuracy"]
+    assert "comparison" not in kept  # of a data set by name
     use = ["classify", "x.npy", "-o", "p.csv", "--probe", "own", "--model", "own/model"]
     assert main(use) == 0
     rows = list(csv.DictReader((files / "p.csv").read_text().splitlines()))

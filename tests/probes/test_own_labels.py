@@ -17,14 +17,16 @@ from progmem.data.labels import drop_missing_labels, labels_for
 from progmem.data.reader import read_recordings
 from progmem.errors import InputError
 from progmem.pooling import fit_token_stats, pool
+from progmem.probes import comparison
 from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.probes.ridge import fit_ridge
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """A folder with own series and labels, the working directory."""
+    """A folder with own series and labels, the working directory; MiniRocket takes too long."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(comparison.BASELINES, "MiniRocket")
     (x, y), (new, _) = waves(30, 0), waves(12, 1)
     np.save("x.npy", x)
     np.save("y.npy", y)
@@ -49,7 +51,8 @@ def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsy
     fit = ["classify", "x.npy", "--labels", "y.npy", *use[:2]]
     assert main([*fit, "--predict", "new.npy", "-o", "p.csv"]) == 0
     printed = capsys.readouterr().out
-    assert "30 labelled series, 2 classes; accuracy" in printed and "12 predictions" in printed
+    assert "30 labelled series, 2 classes" in printed and "12 predictions" in printed
+    assert "  trained  " in printed and "pays" in printed.splitlines()[-1]
     rows = read_csv(files / "p.csv")
     assert [row["series"] for row in rows] == [f"new.{i}" for i in range(12)]
     assert [int(row["label"]) for row in rows] == (np.arange(12) % 2).tolist()
@@ -66,7 +69,7 @@ def test_without_a_file_to_write_the_accuracy_is_estimated_and_nothing_is_writte
 ):
     before = set(files.iterdir())
     assert main(["classify", "x.npy", "--labels", "y.npy", "--model", str(model)]) == 0
-    assert "30 labelled series, 2 classes; accuracy" in capsys.readouterr().out
+    assert "30 labelled series, 2 classes\n" in capsys.readouterr().out
     assert set(files.iterdir()) == before
 
 
@@ -128,17 +131,6 @@ def test_whole_numbers_with_holes_stay_whole(model):
 def test_a_label_that_is_missing_is_no_class(y, labels):
     known, found = drop_missing_labels(y)
     assert known.tolist() == [True, False, True] and found.tolist() == labels
-
-
-@pytest.mark.slow
-def test_the_estimate_does_not_flatter(model):
-    """Labels that mean nothing are predicted by chance, however the penalty is chosen."""
-    encoder, found = progmem.load(model), []
-    for seed in range(12):
-        x = np.random.default_rng(seed).normal(size=(20, 60, 2))
-        found.append(LabelProbe(encoder).fit(x, np.arange(20) % 2).estimate().mean())
-    assert 0.38 < np.mean(found) < 0.53
-    assert LabelProbe(encoder).fit(*waves(20, 0)).estimate().mean() > 0.8
 
 
 def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
@@ -397,7 +389,6 @@ def test_a_probe_of_another_width_is_refused_when_it_is_used(model, kept, tmp_pa
 def test_a_class_of_one_label_can_be_predicted(model):
     x, _ = waves(9, 0)
     probe = LabelProbe(progmem.load(model)).fit(x, ["a"] * 4 + ["b"] * 4 + ["c"])
-    assert probe.estimate() is None
     assert probe.ridge.classes.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
     assert set(found.label) <= {"a", "b", "c"} and (found.probability > 1 / 3).all()

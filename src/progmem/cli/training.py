@@ -100,6 +100,8 @@ def _finetune(args: Namespace) -> None:
     )  # fmt: skip
     if found.result:  # the first of several processes has it
         print(f"\n{finetune_table([found.result])}\n")
+        if "comparison" in found.result:
+            print("\n".join(found.result["comparison"]["printed"]) + "\n")
         print(f"scores: {args.result or args.out / 'result.json'}")
         print(f"classifier: {args.out}, its network: {args.out / 'model'}")
 

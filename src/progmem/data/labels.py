@@ -260,10 +260,17 @@ def split_rows(
     return RowSplit(train, labelled, rows[held])
 
 
+def origins_of(recordings: Sequence[Recording]) -> np.ndarray | None:
+    """The recording that each piece was cut from (R,), if that is known of all."""
+    if any(recording.origin is None for recording in recordings):
+        return None
+    return np.array([str(recording.origin) for recording in recordings])
+
+
 def _hold_out(data: LabelledRecordings, share: float, seed: int) -> np.ndarray:
-    if any(recording.origin is None for recording in data.recordings):
+    origins = origins_of(data.recordings)
+    if origins is None:
         return draw_labels(data.y, share, seed)
-    origins = np.array([str(recording.origin) for recording in data.recordings])
     names, number, count = np.unique(origins, return_inverse=True, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(names))
     enough = int(np.searchsorted(np.cumsum(count[order]), share * len(origins))) + 1

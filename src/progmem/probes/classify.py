@@ -139,7 +139,7 @@ def classify(
         if head == "ridge":
             ridge = fit_ridge(train[rows], y[rows])
             predicted, c = ridge.predict(test), ridge.penalty
-            losses.append(ridge.log_loss(test, test_y))
+            losses.append(float(ridge.log_loss(test, test_y).mean()))
         else:
             predicted, c = _predict_by_svm(train[rows], y[rows], test, SVM_HEADS[head])
         macro, weighted = (

@@ -4,19 +4,18 @@ Shapes: B series, L samples, C channels, D features, Y classes.
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.extmath import softmax
 
 from progmem import artifact
 from progmem.artifact import Artifact, noted, shaped
-from progmem.data.labels import check_labels, drop_missing_labels, labels_for
+from progmem.data.labels import check_labels, drop_missing_labels, labels_for, origins_of
 from progmem.data.reader import Recording, check_order, columns_of
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
@@ -24,12 +23,22 @@ from progmem.files import check_output
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.pooling import POOLINGS, check_observed, pool, token_stats_for
-from progmem.probes.classify import FOLDS
+from progmem.probes.classify import untrained_copy
+from progmem.probes.comparison import (
+    Comparison,
+    at_most,
+    baseline_features,
+    compare_by_folds,
+    compare_held_out,
+    draw_folds,
+)
 from progmem.probes.ridge import FittedRidge, fit_ridge
 from progmem.series import Series
 from progmem.token_summary import TokenStats
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import read_as_trained, run_of
+
+POOLING = "all"  # by default
 
 
 class Prediction(NamedTuple):
@@ -55,7 +64,7 @@ class LabelProbe:
         self,
         encoder: Encoder,
         *,
-        pooling: str = "all",
+        pooling: str = POOLING,
         columns: Sequence[str] = (),  # what the files of series call the channels
     ) -> None:
         self.encoder, self.pooling = encoder, pooling
@@ -76,34 +85,23 @@ class LabelProbe:
         features = self._features(x)
         scaler = StandardScaler().fit(features)
         self.mean, self.scale = scaler.mean_, scaler.scale_
-        self.features, self.y = self._scaled(features[known]), labels
+        self.features, self.y, self.known = self._scaled(features[known]), labels, known
         self.ridge = fit_ridge(self.features, self.y)
         return self
 
-    def estimate(self) -> np.ndarray | None:
-        """Accuracy on each fold of the labelled series when it was left out; None if too few.
-
-        The penalty is chosen again without the fold; one chosen with it would leak its labels.
-        """
-        smallest = int(np.unique(self.y, return_counts=True)[1].min())
-        if smallest < 2:
-            return None
-        folds = StratifiedKFold(min(FOLDS, smallest), shuffle=True, random_state=0)
-        found = []
-        for train, test in folds.split(self.features, self.y):
-            ridge = fit_ridge(self.features[train], self.y[train])
-            found.append((ridge.predict(self.features[test]) == self.y[test]).mean())
-        return np.array(found)
-
     def predict(self, x: Any) -> Prediction:
+        likely = self.ridge.predict_proba(self.scaled_features(x))
+        return Prediction.of_probabilities(self.ridge.classes, likely)
+
+    def scaled_features(self, x: Any) -> np.ndarray:
+        """Features (B, D) as the ridge takes them."""
         features = self._features(x)
         if features.shape[1:] != self.mean.shape:
             raise InputError(
                 f"the probe was fitted on {len(self.mean)} features, the encoder gives "
                 f"{features.shape[1]}; fit it again"
             )
-        likely = self.ridge.predict_proba(self._scaled(features))
-        return Prediction.of_probabilities(self.ridge.classes, likely)
+        return self._scaled(features)
 
     def _scaled(self, features: np.ndarray) -> np.ndarray:
         return (features - self.mean) / self.scale  # float64
@@ -219,16 +217,18 @@ def classify_files(
     pooling: str | None = None,
     log: Callable[[str], None] = print,
 ) -> Prediction | None:
-    """Fit a probe on the series of ``data`` that have labels, estimate its accuracy, and predict.
+    """Fit a probe on the series of ``data`` that have labels, predict, and say how good it is.
 
     Predicted are the series of ``predict``, by default all of ``data``. They go to the .csv file
-    ``out``, and the fitted probe is kept beside it; without ``out`` nothing is predicted.
+    ``out``, and the fitted probe is kept beside it; without ``out`` nothing is predicted. The
+    accuracy is estimated on the labelled series, beside that of the untrained encoder, of raw
+    values and of MiniRocket.
 
     Args:
         labels: the file of the labels.
         probe: a kept probe, or the folder of a finetuned run, in place of ``labels``: nothing is
             fitted, and the series of ``data`` are predicted.
-        pooling: one of `POOLINGS`, by default "all".
+        pooling: one of `POOLINGS`, by default `POOLING`.
     """
     if (labels is None) == (probe is None):
         raise InputError("give --labels to fit a probe, or --probe to use a fitted one")
@@ -250,25 +250,36 @@ def classify_files(
     names = [r.name for r in targets]
     Series([r.values for r in targets], None, model.cfg, names)  # refused before anything is fitted
     if probe is not None:
+        assert out is not None
         prediction = _apply(probe, targets, model_folder, model)
-    else:
-        check_order(str(data), columns_of(recordings), targets)
-        fitted = LabelProbe(model, pooling=pooling or "all", columns=columns_of(recordings))
-        fitted.fit([r.values for r in recordings], y)
-        log(_describe_fit(fitted))
-        if out is None:
-            return None
-        prediction = fitted.predict([r.values for r in targets])
+        _write(out, names, prediction, log)
+        return prediction
+    check_order(str(data), columns_of(recordings), targets)
+    fitted = LabelProbe(model, pooling=pooling or POOLING, columns=columns_of(recordings))
+    fitted.fit([r.values for r in recordings], y)
+    log(f"{len(fitted.y)} labelled series, {len(fitted.ridge.classes)} classes")
+    predicted: Prediction | None = None
+    if out is not None:
+        predicted = fitted.predict([r.values for r in targets])
         fitted.save(out.with_suffix(".safetensors"))
         log(f"the fitted probe: {out.with_suffix('.safetensors')}")
-    assert out is not None
+        _write(out, names, predicted, log)
+    # last, since it may take the longest
+    known = [recordings[i] for i in np.flatnonzero(fitted.known)]
+    comparison = compare_on_labels(fitted, [r.values for r in known], recordings=origins_of(known))
+    log("\n".join(comparison.lines()))
+    return predicted
+
+
+def _write(
+    out: Path, names: Sequence[str], prediction: Prediction, log: Callable[[str], None]
+) -> None:
     with out.open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["series", "label", "probability"])
         for name, label, probability in zip(names, *prediction, strict=True):
             table.writerow([name, label, f"{probability:.4f}"])
     log(f"{len(names)} predictions: {out}")
-    return prediction
 
 
 def _check_use_of_probe(out: Path | None, predict: Path | None, pooling: str | None) -> None:
@@ -296,13 +307,43 @@ def _apply(
     return Prediction.of_probabilities(np.array(classifier.classes), likely)
 
 
-def _describe_fit(probe: LabelProbe) -> str:
-    accuracy = probe.estimate()
-    fitted = f"{len(probe.y)} labelled series, {len(probe.ridge.classes)} classes"
-    if accuracy is None:
-        return f"{fitted}; a class has only one label, so the accuracy cannot be estimated"
-    spread = f"sd {100 * accuracy.std(ddof=1):.1f}"
-    return (
-        f"{fitted}; accuracy {100 * accuracy.mean():.1f} % ({spread}), "
-        f"each of {len(accuracy)} folds predicted from the others"
-    )
+def compare_on_labels(
+    probe: LabelProbe, x: Sequence[Any], *, recordings: np.ndarray | None = None
+) -> Comparison:
+    """A fitted probe beside what it is worth comparing with, on its labelled series ``x``.
+
+    Each is predicted from the others. Of more than `MAX_SERIES` some are drawn; series of one of
+    the ``recordings`` (B,) stay together.
+    """
+    chosen = at_most(probe.y)
+    x, y = [x[i] for i in chosen], probe.y[chosen]
+    recordings = None if recordings is None else recordings[chosen]
+    folds = draw_folds(y, recordings)
+    if folds is None:
+        unit = "label" if recordings is None else "recording"
+        return Comparison({}, {}, 0, f"the {unit}s of a class are too few to be split")
+    assert isinstance(probe.encoder, PMT)
+    untrained = LabelProbe(untrained_copy(probe.encoder), pooling=probe.pooling)
+    features = {"trained": probe.features[chosen], "untrained": untrained.fit(x, y).features}
+    baselines, left_out = baseline_features(x)
+    features |= {name: parts[0] for name, parts in baselines.items()}
+    return compare_by_folds(features, y, folds, recordings=recordings, left_out=left_out)
+
+
+def compare_on_held_out(
+    encoders: Mapping[str, Encoder],
+    x: Sequence[Any],
+    y: np.ndarray,
+    test: Sequence[Any],
+    test_y: np.ndarray,
+) -> Comparison:
+    """Frozen encoders, raw values and MiniRocket: ``test`` is predicted from labelled series."""
+    chosen = at_most(y)
+    x, y = [x[i] for i in chosen], y[chosen]
+    pairs = {}
+    for name, encoder in encoders.items():
+        probe = LabelProbe(encoder).fit(x, y)
+        pairs[name] = (probe.features, probe.scaled_features(test))
+    baselines, left_out = baseline_features(x, test)
+    pairs |= {name: (parts[0], parts[1]) for name, parts in baselines.items()}
+    return compare_held_out(pairs, y, test_y, left_out=left_out)

@@ -1,8 +1,9 @@
 """A head for few labels: ridge regression onto the classes, in closed form.
 
-Each class has a target of +1 for its own series and -1 for all others. Classes have equal weight
-together, however many labels they have: the mean decision value is then the same for all of them,
-so that no penalty, however large, makes the head answer with the larger class for everything.
+Each class has a target of +1 for its own series and -1 for all others. A label has the less weight
+the more there are of its class, by the square root of their number: with equal weights few labels
+of a small class count for little, and with classes of equal weight they count for too much
+(docs/LOG.md).
 
 The penalty is chosen by exact leave-one-out, whose predictions follow from the hat matrix H without
 fitting again: the residual of series i, were it left out, is its residual divided by 1 - H_ii.
@@ -49,18 +50,19 @@ class FittedRidge(NamedTuple):
         likely = softmax(self.sharpness * self.decision_function(x))
         return (1 - self.smoothing) * likely + self.smoothing / len(self.classes)
 
-    def log_loss(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Mean negative logarithm of the probability that series have of their labels (B,)."""
+    def log_loss(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Negative logarithm (B,) of the probability of each series' own label (B,)."""
         likely = (self.predict_proba(x) * (y[:, None] == self.classes)).sum(1)
-        return float(-np.log(likely.clip(np.finfo(float).eps)).mean())  # a class it never saw: 36
+        return -np.log(likely.clip(np.finfo(float).eps))  # 36 for a class it has never seen
 
 
 def fit_ridge(x: np.ndarray, y: np.ndarray) -> FittedRidge:
     """A ridge fitted on standardised features (n, D) and their labels (n,).
 
-    Of the penalties, the one with the fewest errors of leave-one-out is taken, where classes count
-    alike; of equally good ones the nearest to `FIXED_PENALTY`, then the one with the least squared
-    error. The sharpness of the probabilities is fitted to the same predictions.
+    Of the penalties that tell the labelled series apart, the one with the fewest errors of
+    leave-one-out is taken, by their weight; of equally good ones the nearest to `FIXED_PENALTY`,
+    then the one with the least squared error. The sharpness of the probabilities is fitted to the
+    same predictions.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y)
     check_labels(y, len(x))
@@ -69,10 +71,12 @@ def fit_ridge(x: np.ndarray, y: np.ndarray) -> FittedRidge:
     classes, number, count = np.unique(y, return_inverse=True, return_counts=True)
     path = RidgePath(x, number)
     smoothing = 1 / (len(y) + 1)
+    usable = [one for one in PENALTIES if tells_apart(path, one)]
     if count.min() == 1:
-        penalty, sharpness = FIXED_PENALTY, FIXED_SHARPNESS
+        usable = [one for one in usable if one <= FIXED_PENALTY]
+        penalty, sharpness = max(usable, default=PENALTIES[0]), FIXED_SHARPNESS
     else:
-        penalty = min(PENALTIES, key=lambda one: _badness(path, one))
+        penalty = min(usable or PENALTIES[:1], key=lambda one: _badness(path, one))
         sharpness = _fit_sharpness(path.leave_one_out(penalty), number, smoothing)
     weights, intercept = path.solve(penalty)
     return FittedRidge(weights, intercept, sharpness, smoothing, penalty, classes)
@@ -88,7 +92,8 @@ class RidgePath:
         n, D = x.shape
         count = np.bincount(number)
         self.number = number
-        self.weight = (n / len(count) / count)[number]  # (n,), 1 on average
+        weight = 1 / np.sqrt(count)[number]
+        self.weight = weight / weight.mean()  # (n,)
         self.target = np.where(number[:, None] == np.arange(len(count)), 1.0, -1.0)  # (n, Y)
         # the intercept is not penalised, so it leaves the problem with the weighted means
         self._mean_x, self._mean_target = (self.weight @ part / n for part in (x, self.target))
@@ -110,12 +115,25 @@ class RidgePath:
         weights = self._axes / (self._values + penalty) @ (self._scores.T @ self._y)
         return weights, self._mean_target - self._mean_x @ weights
 
+    def fitted(self, penalty: float) -> np.ndarray:
+        """Decision values (n, Y) of the labelled series themselves."""
+        values = self._scores / (self._values + penalty) @ (self._scores.T @ self._y)
+        return values / np.sqrt(self.weight)[:, None] + self._mean_target
+
     def leave_one_out(self, penalty: float) -> np.ndarray:
         """Decision values (n, Y) of each series by the ridge of all others, weighted as before."""
         shrunk = self._scores / (self._values + penalty)  # (n, m)
         hat = self.weight / len(self.weight) + (shrunk * self._scores).sum(1)  # diagonal (n,)
         residual = self._y - shrunk @ (self._scores.T @ self._y)
         return self.target - residual / (np.sqrt(self.weight) * (1 - hat))[:, None]
+
+
+def tells_apart(path: RidgePath, penalty: float) -> bool:
+    """Whether the ridge gives the labelled series more than one class.
+
+    A large penalty leaves little but the intercept, which is highest for the largest class.
+    """
+    return len(set(path.fitted(penalty).argmax(1))) > 1
 
 
 def _badness(path: RidgePath, penalty: float) -> tuple[float, float, float]:

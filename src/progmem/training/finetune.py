@@ -15,11 +15,18 @@ import torch
 import torch.nn.functional as F
 from lightning.fabric import Fabric
 from sklearn.metrics import f1_score
+from sklearn.utils.extmath import softmax
 from torch import Tensor, nn
 
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.config import FinetuneConfig, finetune_config
-from progmem.data.labels import LabelledRecordings, RowSplit, open_labelled, split_rows
+from progmem.data.labels import (
+    LabelledRecordings,
+    RowSplit,
+    open_labelled,
+    origins_of,
+    split_rows,
+)
 from progmem.data.windows import TrainingWindows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
@@ -27,6 +34,9 @@ from progmem.losses.total import Group
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
+from progmem.probes.classify import untrained_copy
+from progmem.probes.comparison import Comparison, Outcome
+from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
 from progmem.report import record
 from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
@@ -62,6 +72,8 @@ def finetune(
     file or folder of own series whose labels are in ``y``. Training does not depend on test
     series. They are scored once, at the end; with ``finetune.validation`` the training rows held
     out are scored in their place, and the test rows not at all.
+
+    Own series are also classified by what costs less: frozen encoders, raw values and MiniRocket.
 
     The same call on a folder whose run was interrupted resumes from its last good checkpoint.
     The scores are written to ``out``/result.json, and to ``result`` where that is given.
@@ -112,6 +124,7 @@ def finetune(
         classifier = _train(fabric, known, learnt, stats, encoder, data, parts, out, cfg, log)
         classifier.save(out)
         row = _score(classifier, data, parts, cfg, pretrained is not None)
+        comparison = None if y is None else _compare(classifier, data, parts, pretrained)
         results = {
             "config": config,
             "pretraining": None if pretrained is None else _pretraining(pretrained),
@@ -121,6 +134,7 @@ def finetune(
             "seconds": time.perf_counter() - began,  # of this call; a resumed run has had others
             "labelled_rows": None if options.label_share == "all" else parts.labelled.tolist(),
             "rows": [row],
+            **({} if comparison is None else {"comparison": comparison.to_dict()}),
         }
         for path in (out / "result.json", *([] if result is None else [result])):
             record.write(path, results)
@@ -317,6 +331,41 @@ def _score(
             "accuracy": float((predicted == y).mean()), "macro_f1": macro, "weighted_f1": weighted
         }  # fmt: skip
     return row
+
+
+def _compare(
+    classifier: SequenceClassifier,
+    data: LabelledRecordings,
+    parts: RowSplit,
+    pretrained: Path | None,
+) -> Comparison | None:
+    """The classifier beside frozen encoders, raw values and MiniRocket, on what is held out.
+
+    Where nothing is, the frozen pretrained encoder and the others are compared on the labelled
+    series by folds: training the network again for each would take too long.
+    """
+    tuned = classifier.encoder
+    if not isinstance(tuned, PMT):
+        return None
+    series, y = (
+        [data.recordings[i].values for i in parts.labelled],
+        data.y[parts.labelled],
+    )
+    device = next(tuned.parameters()).device
+    frozen = None if pretrained is None else saving.load(pretrained / "model", device=device)
+    if not len(parts.held_out):
+        if frozen is None:
+            return None  # nothing of this training is scored
+        origins = origins_of([data.recordings[i] for i in parts.labelled])
+        return compare_on_labels(LabelProbe(frozen).fit(series, y), series, recordings=origins)
+    encoders = {"untrained": untrained_copy(tuned)}
+    if frozen is not None:
+        encoders = {"trained": frozen, **encoders}
+    held_out = [data.recordings[i].values for i in parts.held_out]
+    found = compare_on_held_out(encoders, series, y, held_out, data.y[parts.held_out])
+    likely = softmax(classifier.scores(held_out))
+    tuned_outcome = Outcome.of_probabilities(likely, data.y[parts.held_out])
+    return found._replace(outcomes={"finetuned": tuned_outcome, **found.outcomes})
 
 
 if __name__ == "__main__":
