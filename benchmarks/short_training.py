@@ -8,6 +8,8 @@ from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.series import ChannelStats
+from progmem.training.defaults import fill_defaults
+from progmem.training.distributed import choose_device
 from progmem.training.pretrain import initial_model, model_for
 from progmem.training.randomness import steps_per_epoch
 
@@ -24,6 +26,8 @@ def epochs_for(steps: int, rows: int) -> int:
 def untrained_model(recordings: Sequence[Recording], cfg: RunConfig) -> PMT:
     """The model that a training on ``recordings`` starts from."""
     rows = TrainingWindows(recordings, cfg.data)
+    length = int(rows.length.median())
+    cfg = fill_defaults(cfg, length, device=choose_device(cfg), begun={})
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)
     return initial_model(model_for(rows, cfg), stats, cfg.train.seed).eval()

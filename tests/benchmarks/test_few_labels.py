@@ -11,11 +11,14 @@ import torch
 
 from benchmarks import cpu_time, few_labels
 from benchmarks.few_labels_tables import CELLS, cpu_time_table, few_labels_table
+from benchmarks.short_training import untrained_model
+from progmem.config import read_config
 from progmem.data.datasets import load_labelled
 from progmem.errors import InputError
+from progmem.training.pretrain import pretrain
 
-TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=16",
-        "train.epochs=1", "train.batch_size=25"]  # fmt: skip
+TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1",
+        "train.batch_size=25"]  # fmt: skip
 # in place of their code: a "training" that keeps the seed's number and what it was given
 TS2VEC = """
 import numpy as np
@@ -214,3 +217,18 @@ def test_time_on_a_cpu_is_shown_as_a_ratio_to_ts2vecs():
     lines = cpu_time_table([{"rows": rows}]).splitlines()
     assert lines[2] == "| HAR | progmem | all | ridge | 92.0 ± 0.0 | 97.0 ± 0.0 | 0.83x |"
     assert lines[-1] == "| HAR | TS2Vec's code | max | linear | 80.0 ± 0.0 | 85.0 ± 0.0 | 1.00x |"
+
+
+def test_an_untrained_model_is_the_one_a_training_starts_from(made_sets, tmp_path):
+    recordings = load_labelled("HAR", made_sets).training_recordings()
+    cfg = read_config(None, [*TINY, "train.device=cpu", "train.lr=1e-30", "train.lr_end=0",
+                             "train.weight_decay=0"])  # fmt: skip
+    untrained, trained = (
+        untrained_model(recordings, cfg), pretrain(recordings, tmp_path / "run", cfg, log=None)
+    )  # fmt: skip
+    assert untrained.cfg == trained.cfg
+    torch.testing.assert_close(
+        untrained.state_dict()
+        | {k: v for k, v in trained.state_dict().items() if "token_stats" in k},
+        trained.state_dict(),
+    )
