@@ -34,8 +34,8 @@ POOLINGS = ("sequence", "max_tokens")
 FIGURES = ("model.window=6", "model.stride=3", "model.slots=2")
 GEOMETRY = {"HAR": ("model.patch=8", "model.patch_stride=4", *FIGURES),
             "Epilepsy": ("model.patch=16", "model.patch_stride=5", *FIGURES)}  # fmt: skip
-SETTINGS = ("model.size=base", f"train.batch_size={BATCH}", f"train.seed={SEED}",
-            "train.checkpoint_every=1000")  # fmt: skip
+SETTINGS = ("model.size=base", f"train.batch_size={BATCH}", f"train.seed={SEED}", "train.lr=1e-4",
+            "views.preset=medium", "train.checkpoint_every=1000")  # fmt: skip
 
 
 def measure(chosen: argparse.Namespace) -> dict[str, Any]:

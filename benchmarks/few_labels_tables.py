@@ -49,6 +49,15 @@ def few_labels_table(results: list[Result]) -> str:
     return f"{markdown(header, lines)}\n\n{_by_features_and_head(columns)}"
 
 
+def headline_cells(results: list[Result], cells: list[Cell]) -> dict[str, str]:
+    """The mean over ``cells`` of each encoder with its default features, by its name."""
+    _check_draws(results)
+    return {
+        column: _text(_accuracies(rows, *_headline(rows)), cells)
+        for column, rows in _columns(results).items()
+    }
+
+
 def _by_features_and_head(columns: dict[str, list[Result]]) -> str:
     """The means of each encoder with each kind of features and each head."""
     lines = []

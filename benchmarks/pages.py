@@ -18,13 +18,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compute_tables import families_table
+from benchmarks.few_labels_tables import Cell, headline_cells
 from progmem.data.forecast_sets import HORIZONS
 from progmem.report import paper
 from progmem.report.tables import markdown, mean_and_sd
 
 Result = dict[str, Any]
 PLACE = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end of table -->)", re.S)
-HEADER = ["task", "progmem", "untrained", "raw values", "TS2Vec's code", "paper's PMT"]
+HEADER = [
+    "task", "progmem", "untrained", "raw values", "MiniRocket", "TS2Vec's code", "paper's PMT"
+]  # fmt: skip
 FORECASTS = {  # the kind of tokens with the least error on the validation part, and its name here
     "ETTh1": ("day tokens", "2-day tokens"),
     "ETTh1-uni": ("no covariates", "1-sample tokens"),
@@ -39,24 +42,28 @@ def fill(text: str, render: Callable[[str], str]) -> str:
 
 def reached_table(folder: Path) -> str:
     """What is reached, one line a task: classification as means over sets."""
-    rows = _read(folder / "end_to_end/sets-100.json")["rows"]
     lines = []
     for share, printed in paper.CLASSIFICATION.items():
-        cells = [_mean_of_sets(rows, encoder, share) for encoder in ("pmt", "untrained")]
         theirs = np.mean([accuracy for accuracy, _ in printed["PMT"].values()])
         task = f"{_percent(share)} of the labels, mean of seven sets, accuracy %"
-        lines.append([task, *cells, "-", "-", f"{theirs:.1f}"])
+        cells = _few_labels(folder, [(name, share) for name in printed["PMT"]])
+        lines.append([task, *cells, f"{theirs:.1f}"])
     found = np.array([_supervised(folder, name) for name in paper.SUPERVISED["pmt"]])
     theirs = np.mean([accuracy for accuracy, _ in paper.SUPERVISED["pmt"].values()])
     cell = mean_and_sd(100 * found.mean(0), 1)
     task = "all labels, mean of four sets, accuracy %"
-    lines.append([task, cell, "-", "-", "-", f"{theirs:.1f}"])
+    lines.append([task, cell, "-", "-", "-", "-", f"{theirs:.1f}"])
     return markdown(HEADER, [*lines, *_cue(folder), *_forecasts(folder)])
 
 
 def reached_by_set_table(folder: Path) -> str:
     """What is reached, one line a task and set."""
-    lines = [line for share in paper.CLASSIFICATION for line in _few_labels(folder, share)]
+    lines = [
+        [f"{_percent(share)} of the labels, {name}, accuracy %",
+         *_few_labels(folder, [(name, share)]), f"{printed:.1f}"]
+        for share, printed_by_name in paper.CLASSIFICATION.items()
+        for name, (printed, _) in printed_by_name["PMT"].items()
+    ]  # fmt: skip
     lines += [*_all_labels(folder), *_cue(folder), *_forecasts(folder)]
     return markdown(HEADER, lines)
 
@@ -87,36 +94,12 @@ PAGE_TABLES: dict[str, Callable[[Path], str]] = {
 }
 
 
-def _mean_of_sets(rows: list[Result], encoder: str, share: str) -> str:
-    """Accuracy over sets, draw by draw of the labels; mean ± sd over the draws."""
-    found = [_accuracies(row, share) for row in rows if row["encoder"] == encoder]
-    return mean_and_sd(100 * np.mean(found, axis=0), 1)
-
-
-def _few_labels(folder: Path, share: str) -> list[list[str]]:
-    """Accuracy of linear SVMs on the sequence vector, `base` after 100 epochs, by set."""
-    ours = _read(folder / "end_to_end/sets-100.json")["rows"]
-    theirs = _read(folder / "harness/ts2vec.json")["rows"]
-    lines = []
-    for name, (printed, _) in paper.CLASSIFICATION[share]["PMT"].items():
-        mine = [row for row in ours if row["set"] == name]
-        columns = [[row for row in mine if row["encoder"] == e] for e in ("pmt", "untrained")]
-        columns.append([row for row in theirs if row["set"] == name])
-        trained, untrained, other = (
-            mean_and_sd(100 * np.concatenate([_accuracies(row, share) for row in rows]), 1)
-            if rows else "-"
-            for rows in columns
-        )  # fmt: skip
-        task = f"{_percent(share)} of the labels, {name}, accuracy %"
-        lines.append([task, trained, untrained, "-", other, f"{printed:.1f}"])
-    return lines
-
-
-def _accuracies(row: Result, share: str) -> list[float]:
-    """One a draw of the labels: a linear SVM, C by cross-validation."""
-    scores = row["scores"].get("sequence", row["scores"])  # TS2Vec has one kind of features
-    found: list[float] = scores[share]["linear"]["accuracy"]
-    return found
+def _few_labels(folder: Path, cells: list[Cell]) -> list[str]:
+    """Accuracy of the default features and head over ``cells``, in the order of the header."""
+    names = ("default", "raw", "minirocket", "ts2vec")
+    files = [file for name in names if (file := folder / f"few_labels/{name}.json").is_file()]
+    found = headline_cells([_read(file) | {"name": file.stem} for file in files], cells)
+    return [found.get(name, "-") for name in HEADER[1:-1]]
 
 
 def _percent(share: str) -> str:
@@ -127,7 +110,8 @@ def _all_labels(folder: Path) -> list[list[str]]:
     lines = []
     for name, (printed, _) in paper.SUPERVISED["pmt"].items():
         cell = mean_and_sd(100 * np.array(_supervised(folder, name)), 1)
-        lines.append([f"all labels, {name}, accuracy %", cell, "-", "-", "-", f"{printed:.1f}"])
+        task = f"all labels, {name}, accuracy %"
+        lines.append([task, cell, "-", "-", "-", "-", f"{printed:.1f}"])
     return lines
 
 
@@ -151,7 +135,7 @@ def _cue(folder: Path) -> list[list[str]]:
             for encoder in ("trained", "untrained")
         ]  # fmt: skip
         task = f"a cue kept to the end, FordA, read-out `{readout}`, top-1"
-        lines.append([task, *cells, "-", "-", printed])
+        lines.append([task, *cells, "-", "-", "-", printed])
     return lines
 
 
@@ -167,7 +151,7 @@ def _forecasts(folder: Path) -> list[list[str]]:
         other = _mse([row for row in theirs if row["set"] == name])
         printed = np.mean([paper.FORECASTING[name]["PMT"][horizon][0] for horizon in HORIZONS])
         task = f"forecasts, {name}, {tokens}, MSE"
-        lines.append([task, *cells, other, f"{printed:.3f}"])
+        lines.append([task, *cells, "-", other, f"{printed:.3f}"])
     return lines
 
 

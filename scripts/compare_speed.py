@@ -48,7 +48,7 @@ print(statistics.median(took))
 """
 HAR = ("model.size=base", "model.patch=8", "model.patch_stride=4", "model.window=6",
        "model.stride=3", "model.slots=2", "train.batch_size=256", "train.seed=0",
-       "train.checkpoint_every=1000")  # fmt: skip
+       "views.preset=medium", "train.lr=1e-4", "train.checkpoint_every=1000")  # fmt: skip
 
 
 def run(tree: Path, *arguments: str, **more: str) -> str:

@@ -111,11 +111,11 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             feature of the tokens; "sequence" (cases, width), "tokens" (cases, width, tokens) or
             "memory" (cases, slots x width, windows), the last two with NaN where all is missing and
             as lists where lengths differ.
-        epochs: passes over the data. If neither they nor ``steps`` are given, 200 steps on a CPU,
+        epochs: passes over the data. If neither they nor ``steps`` are given, 400 steps on a CPU,
             1,600 on a GPU.
         steps: updates of the model, in place of ``epochs``.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
-        batch_size: series of a training step; None: 64 on a CPU, 256 on a GPU.
+        batch_size: series of a training step; None: 32 on a CPU, 256 on a GPU.
         lr: the highest learning rate.
         views: how training distorts series: "hidden" (gently, with hidden spans that are
             predicted), or "gentle", "medium" or "strong" with nothing hidden.
@@ -254,11 +254,11 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
     Args:
         size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
         epochs: passes over all series without labels. If neither they nor ``steps`` are given,
-            200 steps on a CPU, 1,600 on a GPU.
+            400 steps on a CPU, 1,600 on a GPU.
         steps: updates of the model without labels, in place of ``epochs``.
         label_epochs: passes over the labelled series.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
-        batch_size: series of a training step without labels; None: 64 on a CPU, 256 on a GPU.
+        batch_size: series of a training step without labels; None: 32 on a CPU, 256 on a GPU.
         lr: the highest learning rate of the training without labels.
         views: how training distorts series: "hidden" (gently, with hidden spans that are
             predicted), or "gentle", "medium" or "strong" with nothing hidden.
