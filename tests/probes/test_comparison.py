@@ -222,6 +222,7 @@ def test_minirocket_takes_gaps_and_unequal_lengths_and_gives_the_same_each_time(
     new = [one[:50] for one in waves(6, 1)[0]]
     first, test = minirocket(series, new)
     again, _ = minirocket(series, new)
+    assert torch.get_num_threads() == 1  # as before
     np.testing.assert_array_equal(first, again)
     assert np.isfinite(first).all() and test.shape == (6, first.shape[1])
     found = compare_held_out({"MiniRocket": (first, test)}, y, np.arange(6) % 2)

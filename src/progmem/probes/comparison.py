@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
@@ -51,8 +52,11 @@ def minirocket(*parts: Sequence[Any]) -> list[np.ndarray]:
     except ImportError as error:
         raise InputError("it needs aeon: pip install 'progmem[data]'") from error
     first, *others = (resample(part, length).astype(np.float32) for part in parts)
-    transform = MiniRocket(random_state=0)
-    return [transform.fit_transform(first), *(transform.transform(part) for part in others)]
+    transform, threads = MiniRocket(random_state=0), torch.get_num_threads()
+    try:
+        return [transform.fit_transform(first), *(transform.transform(part) for part in others)]
+    finally:
+        torch.set_num_threads(threads)  # numba sets those of OpenMP, which are torch's too
 
 
 BASELINES: dict[str, Callable[..., list[np.ndarray]]] = {
