@@ -65,7 +65,7 @@ def test_a_run_learns_to_predict_what_is_hidden(tmp_path):
 
     time = torch.arange(60.0)
     waves = [Recording(str(i), torch.sin(time / 3 + i)[:, None].numpy()) for i in range(16)]
-    settings = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.steps=60",
+    settings = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.steps=40",
                 "train.lr=1e-2", "loss.icl=0", "loss.pcl=0", "loss.hgcl=0"]  # fmt: skip
     pretrain(waves, tmp_path / "run", read_config(None, settings), log=lambda _: None)
     lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
