@@ -53,9 +53,7 @@ class Embedded(NamedTuple):
     window_mask: Tensor  # (b, N)
     token_time: Tensor | None  # (b, K), input samples; None: positives by number
     window_time: Tensor | None  # (b, N)
-    errors: Tensor | None = (
-        None  # (b,), squared errors of the hidden samples of each series, summed
-    )
+    errors: Tensor | None = None  # (b,), squared errors of hidden samples, summed by series
     error_counts: Tensor | None = None  # (b,), and how many there are
 
 

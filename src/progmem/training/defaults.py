@@ -36,21 +36,21 @@ def fill_defaults(
 
     A run that was ``begun`` with settings keeps them, whichever device it goes on with.
     """
-    model, train = dict(cfg.model), cfg.train
+    model, train, default = dict(cfg.model), cfg.train, DEFAULTS[device]
+    lasting: dict[str, Any] = {"steps": default.steps}
+    batch_size: int = default.batch_size
     if begun:
-        before, trained = begun["model"], begun["train"]
+        before, trained = (begun.get(section) or {} for section in ("model", "train"))
         model = {name: before[name] for name in (*SHAPE, *GEOMETRY) if name in before} | model
-        length_of_run = {name: trained.get(name) for name in ("epochs", "steps")}
-        batch_size = trained["batch_size"]
+        lasting = {name: trained.get(name) for name in ("epochs", "steps")}
+        batch_size = trained.get("batch_size", batch_size)
     else:
-        default = DEFAULTS[device]
         model.setdefault("size", default.size)
         if not any(name in model for name in GEOMETRY):
             patch = ModelConfig.for_length(length, 1).patch
             model["patch_stride"] = max(1, round(patch / default.strides_in_patch))
-        length_of_run, batch_size = {"steps": default.steps}, default.batch_size
     if train.epochs is None and train.steps is None:
-        train = replace(train, **given(length_of_run))
+        train = replace(train, **given(lasting))
     if train.batch_size is None:
         train = replace(train, batch_size=batch_size)
     return replace(cfg, model=model, train=train)
