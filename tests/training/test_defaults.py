@@ -53,8 +53,9 @@ def test_prediction_follows_the_hidden_spans():
 def test_a_model_that_cannot_hide_is_refused(tmp_path):
     from training_setup import run
 
-    with pytest.raises(ConfigError, match=r"model.mask_vector is false, but views.hide"):
-        run(tmp_path / "run", "views.hide=0.3", "model.mask_vector=false")
+    for part, needed_by in (("mask_vector", "views.hide"), ("predictor", "loss.predict")):
+        with pytest.raises(ConfigError, match=f"model.{part} is false, but {needed_by} needs it"):
+            run(tmp_path / "run", "views.hide=0.3", f"model.{part}=false")
 
 
 def test_a_run_learns_to_predict_what_is_hidden(tmp_path):

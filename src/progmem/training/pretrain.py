@@ -71,12 +71,10 @@ def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
             "Several are (series, time, channels); one is cut into rows by a data.longest and "
             "data.window below its length"
         )
-    for needs, name, has in (
-        (cfg.views.hide > 0, "mask_vector", model_cfg.mask_vector),
-        (bool(cfg.loss.predict), "predictor", model_cfg.predictor),
-    ):
-        if needs and not has:
-            raise ConfigError(f"model.{name} is false, but views.hide and loss.predict need it")
+    if cfg.views.hide and not model_cfg.mask_vector:
+        raise ConfigError("model.mask_vector is false, but views.hide needs it: leave it out")
+    if cfg.loss.predict and not model_cfg.predictor:
+        raise ConfigError("model.predictor is false, but loss.predict needs it: leave it out")
     if model_cfg.slots == 0 and cfg.loss.pcl:
         raise ConfigError("loss.pcl needs memory: set loss.pcl=0 or model.slots to 1 or more")
     return model_cfg
