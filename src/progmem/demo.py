@@ -73,7 +73,9 @@ def demo(out: Path) -> dict[tuple[str, int], LabelScores]:
         "others.",
         [
             Section(
-                "Training", "The three objectives, one per scale.", figures.loss_curves(metrics)
+                "Training",
+                "The three objectives, one per scale, and the error of hidden samples.",
+                figures.loss_curves(metrics),
             ),
             Section(
                 "Few labels",

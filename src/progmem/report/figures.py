@@ -14,7 +14,7 @@ COLOURS = ["#1b9e77", "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a
 
 def loss_curves(metrics: Sequence[dict[str, float]]) -> Figure:
     """Each objective over the steps of a run, one panel each."""
-    names = [name for name in ("loss", "icl", "pcl", "hgcl") if name in metrics[0]]
+    names = [name for name in ("loss", "icl", "pcl", "hgcl", "predict") if name in metrics[0]]
     figure = Figure(figsize=(3 * len(names), 2.6), layout="constrained")
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
         axis.plot([m["step"] for m in metrics], [m[name] for m in metrics], color=COLOURS[2], lw=1)
