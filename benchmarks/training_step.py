@@ -34,7 +34,7 @@ from progmem.training.metrics import StepMetrics
 from progmem.training.pretrain import initial_model, make_pretrainer, model_for
 
 SETTINGS = ("model.patch=8", "model.patch_stride=4", "model.window=6", "model.stride=3",
-            "model.slots=2", "views.preset=strong", "train.seed=0")  # fmt: skip
+            "model.slots=2", "views.preset=strong", "train.lr=1e-4", "train.seed=0")  # fmt: skip
 LENGTH, CHANNELS = 128, 9
 FIRST = 0.02  # relative difference of the first loss that precision and kernels may make
 KERNELS = 40  # kept of a profile
