@@ -37,7 +37,7 @@ from progmem.config import RunConfig, read_config
 from progmem.data.datasets import LABELLED, load_labelled
 from progmem.data.sets import LabelledSet
 from progmem.model.saving import gpu_or_cpu
-from progmem.pooling import pool, token_stats_for
+from progmem.pooling import feature_stats_for, pool
 from progmem.probes.classify import SEEDS, probe_features
 from progmem.report import record
 from progmem.training.defaults import fill_defaults
@@ -68,7 +68,7 @@ def fit_pmt(data: LabelledSet, seed: int, chosen: argparse.Namespace, *, train: 
     else:
         model = untrained_model(recordings, cfg)
     model.to(chosen.device)
-    stats = token_stats_for(model, data.X_train.transpose(0, 2, 1))
+    stats = feature_stats_for(model, data.X_train.transpose(0, 2, 1))
 
     def embed(x: np.ndarray) -> Features:
         return pool(model, x.transpose(0, 2, 1), POOLINGS, stats=stats)

@@ -151,9 +151,9 @@ def results_of(run: Path) -> dict[str, np.ndarray]:
     import progmem
 
     model = progmem.load(run / "model")
-    # token statistics are left out: not every commit has them, and the encodings they are of
+    # feature statistics are left out: not every commit has them, and the encodings they are of
     # are compared below
-    state = {n: t for n, t in model.state_dict().items() if "token_stats" not in n}
+    state = {n: t for n, t in model.state_dict().items() if "feature_stats" not in n}
     arrays = {f"weight {n}": t.numpy() for n, t in state.items()}
     lines = (run / "metrics.jsonl").read_text().splitlines()
     arrays["losses"] = np.array([json.loads(line)["loss"] for line in lines])

@@ -11,10 +11,10 @@ from stream_setup import assert_same, change_weights, cut_up, gappy, join
 import progmem
 from progmem.cli import main
 from progmem.data.forecast_sets import as_forecast
+from progmem.features import all_scales
 from progmem.model.encode import encode_in_chunks
-from progmem.pooling import fit_token_stats
+from progmem.pooling import fit_feature_stats
 from progmem.probes.forecast import probe_forecast
-from progmem.token_summary import all_scales
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -43,7 +43,7 @@ def test_embed_takes_the_gpu_and_writes_what_the_cpu_gives(model, tmp_path, monk
     monkeypatch.setattr("progmem.embed.encode_in_chunks", noted)
     x = gappy(3, 301).numpy()
     np.save(tmp_path / "x.npy", x)
-    model.token_stats.set(fit_token_stats(model, x))
+    model.feature_stats.set(fit_feature_stats(model, x))
     model.save(tmp_path / "model")
     command = ["embed", str(tmp_path / "model"), str(tmp_path / "x.npy")]
     assert main([*command, "-o", str(tmp_path / "out")]) == 0
@@ -53,7 +53,7 @@ def test_embed_takes_the_gpu_and_writes_what_the_cpu_gives(model, tmp_path, monk
         if (values := getattr(expected, name)) is not None:
             found = np.load(tmp_path / "out" / f"{name}.npy").reshape(values.shape)
             np.testing.assert_allclose(found, values, atol=TOLERANCE[torch.float32])
-    every = all_scales(expected, model.token_stats.values)
+    every = all_scales(expected, torch.from_numpy(x), model.feature_stats.values)
     np.testing.assert_allclose(np.load(tmp_path / "out/all.npy"), every, atol=1e-3)
 
 
@@ -62,7 +62,7 @@ def test_an_encoder_trained_on_the_gpu_gives_its_features_on_both():
 
     encoder = small(device="cuda").fit(made())
     found = encoder.transform(made())
-    assert encoder.model_.token_stats.median.is_cuda
+    assert encoder.model_.feature_stats.median.is_cuda
     encoder.device = "cpu"
     np.testing.assert_allclose(encoder.transform(made()), found, atol=1e-3)
 
@@ -74,7 +74,7 @@ def test_a_probe_fitted_on_the_gpu_predicts_on_the_cpu(tmp_path):
 
     model = progmem.PMT(progmem.ModelConfig.for_length(60, 2, dim=32, heads=2, blocks=1))
     (x, y), (new, _) = waves(20, 0), waves(6, 1)
-    model.token_stats.set(fit_token_stats(model, x))
+    model.feature_stats.set(fit_feature_stats(model, x))
     probe = LabelProbe(model.cuda()).fit(x, y)
     labels = probe.predict(new).label
     probe.save(tmp_path / "p")
@@ -211,7 +211,7 @@ def test_replayed_pushes_on_the_gpu_give_what_the_batch_gives(model):
     stride = model.cfg.stride * model.cfg.patch_stride
     sizes = [stride] * 20 + [5, 0, 1] + [stride] * 15 + [2 * stride] * 5 + [stride] * 3 + [97]
     x = gappy(2, sum(sizes) + 20 * stride)
-    model.token_stats.set(fit_token_stats(model, x))
+    model.feature_stats.set(fit_feature_stats(model, x))
     stream, parts = progmem.Stream(model, batch_size=2, horizon=500, features=True), []
     for piece in cut_up(x, [*sizes, *[stride] * 19]):
         parts.append(on_cpu(stream.push(piece)))
@@ -221,7 +221,7 @@ def test_replayed_pushes_on_the_gpu_give_what_the_batch_gives(model):
     parts.append(on_cpu(stream.finish()))
     whole = on_cpu(model.encode(x))
     assert_same(join(parts), whole, atol=1e-10)
-    expected = all_scales(whole, model.token_stats.values)
+    expected = all_scales(whole, x, model.feature_stats.values)
     torch.testing.assert_close(stream.features().cpu(), expected, rtol=0, atol=1e-10)
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from training_setup import made_recordings, small_config
 
 import progmem
@@ -11,9 +12,9 @@ from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.embed import embed
 from progmem.errors import InputError
-from progmem.pooling import fit_token_stats
+from progmem.features import all_scales
+from progmem.pooling import fit_feature_stats
 from progmem.series import ChannelStats
-from progmem.token_summary import all_scales
 
 
 @pytest.mark.parametrize("chunk", [20, 100, 65_536])  # in pieces, two together, all of a length
@@ -24,7 +25,7 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
     model = progmem.PMT(cfg)
     if slots:
         monkeypatch.setattr("progmem.embed.TOKENS", 17)  # in pieces
-        model.token_stats.set(fit_token_stats(model, [r.values for r in made_recordings()]))
+        model.feature_stats.set(fit_feature_stats(model, [r.values for r in made_recordings()]))
     made = {recording.name: recording for recording in made_recordings()}
     recordings = [made[name] for name in ("3", "7", "11", "0", "19")]  # three of one length
     said = []
@@ -48,7 +49,8 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
         if slots:
             np.testing.assert_allclose(read["memory"][windows], z.memory[0], atol=1e-5)
             np.testing.assert_allclose(read["eos"][i], z.eos[0], atol=1e-5)
-            expected = all_scales(z, model.token_stats.values)[0]
+            samples = torch.from_numpy(recording.values)[None]
+            expected = all_scales(z, samples, model.feature_stats.values)[0]
             np.testing.assert_allclose(read["all"][i], expected, atol=1e-5)
 
 

@@ -26,9 +26,10 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import progmem
 from progmem import ConfigError, InputError, PMTEncoder
 from progmem.config import RunConfig, read_config
+from progmem.detail import CONVOLUTIONS
 from progmem.estimators import LEVELS, run_settings
+from progmem.features import all_scales
 from progmem.model.encode import consecutive
-from progmem.token_summary import all_scales
 from progmem.training import pretrain, trainer
 
 # Where scikit-learn's checks and series part: a table of other columns must be refused there, a
@@ -102,7 +103,9 @@ def test_fit_trains_as_pretrain_does_and_transform_encodes_as_the_model_does(fit
     every, sequence, tokens, memory = (fitted.transform(X, level) for level in LEVELS)
     assert every.dtype == sequence.dtype == tokens.dtype == memory.dtype == np.float32
     np.testing.assert_array_equal(sequence, z.sequence)
-    np.testing.assert_array_equal(every, all_scales(z, fitted.model_.token_stats.values))
+    samples = torch.from_numpy(X.transpose(0, 2, 1))
+    expected = all_scales(z, samples, fitted.model_.feature_stats.values)
+    np.testing.assert_allclose(every, expected, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(fitted.transform(X), every)
     np.testing.assert_array_equal(np.isnan(tokens[:, 0]), ~z.token_mask)
     np.testing.assert_array_equal(np.nan_to_num(tokens), z.tokens.transpose(1, 2))
@@ -123,12 +126,12 @@ def test_series_of_unequal_length_give_lists_of_their_own_lengths(fitted):
     X = ragged()
     encoder = small().fit(X)
     assert encoder.n_features_in_ == encoder.channels_ == 2
-    assert encoder.transform(X).shape == (12, 32)
+    assert encoder.transform(X).shape == (12, 32 + CONVOLUTIONS)
     for level in ("tokens", "memory"):
         together = encoder.transform(X, level)
         for one, x in zip(together, X, strict=True):
             np.testing.assert_allclose(one, encoder.transform(x[None], level)[0], atol=1e-5)
-    assert fitted.transform(made(length=90)).shape == (12, 32)  # fitted on 40 samples
+    assert fitted.transform(made(length=90)).shape == (12, 32 + CONVOLUTIONS)  # fitted on 40
 
 
 @pytest.mark.parametrize(
@@ -291,7 +294,7 @@ def test_a_long_tables_channels_may_come_in_another_order(fitted):
         small().fit(deeper)
 
 
-@pytest.mark.parametrize("level, width", [("all", 32), ("sequence", 8)])
+@pytest.mark.parametrize("level, width", [("all", 32 + CONVOLUTIONS), ("sequence", 8)])
 def test_columns_have_names_in_a_table(level, width):
     encoder = small(level=level).set_output(transform="pandas").fit(made())
     assert list(encoder.get_feature_names_out()) == [f"pmtencoder{i}" for i in range(width)]
@@ -301,7 +304,7 @@ def test_columns_have_names_in_a_table(level, width):
 
 def test_an_encoder_without_token_statistics_says_what_it_can_give():
     encoder = small().fit(made())
-    encoder.model_.token_stats.set(None)
+    encoder.model_.feature_stats.set(None)
     with pytest.raises(ConfigError, match=r"level all needs .*fit it again, or give level='seq"):
         encoder.transform(made())
     assert encoder.transform(made(), "sequence").shape == (12, 8)

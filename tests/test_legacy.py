@@ -151,7 +151,7 @@ def test_the_digest_of_a_network_is_the_one_it_had(old):
         model = progmem.load(old / "tuned/model")
     assert weights_sha256(model) == json.loads((old / "tuned/head.json").read_text())["encoder"]
     assert any("feed_forward.fc1" in name for name in model.state_dict())
-    assert model.token_stats.values is None
+    assert model.feature_stats.values is None
 
 
 def test_a_classifier_gives_what_it_gave_and_is_verified_once_it_is_saved_again(old, known):

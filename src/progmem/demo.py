@@ -16,7 +16,7 @@ from progmem.data.sample import (
     load_sample,
 )
 from progmem.model.pmt import PMT
-from progmem.pooling import pool, token_stats_for
+from progmem.pooling import feature_stats_for, pool
 from progmem.probes.classify import LabelScores, classify, untrained_copy
 from progmem.probes.comparison import baseline_features, does_it_pay
 from progmem.report import figures
@@ -119,7 +119,7 @@ def embed_windows(
     """
     features = {}
     for name, encoder in (("trained", model), ("untrained", untrained_copy(model))):
-        stats = token_stats_for(encoder, train.x)
+        stats = feature_stats_for(encoder, train.x)
         train_x, test_x = (pool(encoder, w.x, ["all"], stats=stats)["all"] for w in (train, test))
         features[name] = train_x, test_x
     baselines, left_out = baseline_features(list(train.x), list(test.x))

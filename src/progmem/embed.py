@@ -1,6 +1,6 @@
 """Embeddings of recordings on disk: every level with its spans, masks and series, memory-mapped.
 
-Shapes: R recordings, T tokens and V windows of all of them, n slots, D width.
+Shapes: R recordings, T tokens and V windows of all of them, n slots, D width, H convolutions.
 """
 
 import shutil
@@ -15,13 +15,13 @@ import torch
 from progmem.data.reader import Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
+from progmem.features import FeatureStats, FeatureSummary, features_in_all
 from progmem.files import to_json, write_file
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import load
 from progmem.series import Series, check_finite
-from progmem.token_summary import TokenStats, TokenSummary
 from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
 CHUNK = 65_536  # samples encoded at a time
@@ -60,8 +60,8 @@ def embed(
 ) -> None:
     """Write the three levels of all recordings into the new folder ``out``.
 
-    sequence.npy is (R, D) and eos.npy too; all.npy (R, 4D) is one vector from all scales, if the
-    model has token statistics; tokens.npy (T, D) and memory.npy (V, n, D) hold all
+    sequence.npy is (R, D) and eos.npy too; all.npy (R, 4D + H) is one vector from all scales, if
+    the model has feature statistics; tokens.npy (T, D) and memory.npy (V, n, D) hold all
     recordings one after the other. Files beside them hold the series each row belongs to, its span
     in samples (in seconds too, if ``sampling_rate`` is given) and whether anything of it was
     observed. series.json names the recordings.
@@ -75,7 +75,7 @@ def embed(
     unfinished.mkdir(parents=True)
     try:
         files = _LevelFiles(unfinished, model, series.lengths, sampling_rate)
-        stats = model.token_stats.values
+        stats = model.feature_stats.values
         with eval_mode(model):
             for rows in _batches(series.lengths):
                 moments = moments_for(model.cfg, model.stats, series, rows)
@@ -83,7 +83,8 @@ def embed(
                 encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
                 check_finite(part.sequence, [names[i] for i in rows])
                 if stats is not None:
-                    files.arrays["all"][rows[0] : rows[-1] + 1] = _all_scales(part, stats)
+                    features = _all_scales(part, series, rows, stats)
+                    files.arrays["all"][rows[0] : rows[-1] + 1] = features
                 for i, observed in zip(rows, part.token_mask.any(1), strict=True):
                     missing = "" if observed else ", none observed"
                     log(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{missing}")
@@ -95,13 +96,18 @@ def embed(
         raise
 
 
-def _all_scales(z: Encoding, stats: TokenStats) -> np.ndarray:
-    """The pooling "all" of tokens on disk, some of them at a time."""
-    summary = TokenSummary(stats, len(z.tokens), z.tokens.device)
+def _all_scales(
+    z: Encoding, series: Series, rows: Sequence[int], stats: FeatureStats
+) -> np.ndarray:
+    """The pooling "all" of tokens on disk and of their series, some samples at a time."""
+    summary = FeatureSummary(stats, len(z.tokens), z.tokens.device, z.tokens.dtype)
     step = max(1, TOKENS // len(z.tokens))
     for start in range(0, z.tokens.shape[1], step):
         part = slice(start, start + step)
-        summary.add(z.tokens[:, part], z.token_mask[:, part])
+        summary.add_tokens(z.tokens[:, part], z.token_mask[:, part])
+    for start in range(0, series.lengths[rows[0]], CHUNK):
+        stop = min(start + CHUNK, series.lengths[rows[0]])
+        summary.add_samples(series.cut(rows, start, stop))
     return summary.features(z.sequence).numpy()
 
 
@@ -128,14 +134,14 @@ class _LevelFiles:
         self.arrays: dict[str, Any] = {}
         R, T, V, n, D = len(lengths), sum(tokens), sum(windows), cfg.slots, cfg.dim
         absent = set() if n else {"memory", "eos"}
-        if model.token_stats.values is None:
+        if model.feature_stats.values is None:
             absent.add("all")
         for name, shape, kind in (
             ("tokens", (T, D), "float32"),
             ("memory", (V, n, D), "float32"),
             ("sequence", (R, D), "float32"),
             ("eos", (R, D), "float32"),
-            ("all", (R, 4 * D), "float32"),
+            ("all", (R, features_in_all(D)), "float32"),
             ("token_mask", (T,), "bool"),
             ("window_mask", (V,), "bool"),
         ):

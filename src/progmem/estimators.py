@@ -41,13 +41,13 @@ from progmem.data.labels import LabelledRecordings, check_labels, drop_missing_l
 from progmem.data.reader import Recording
 from progmem.data.tables import as_collection
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
+from progmem.features import features_in_all
 from progmem.files import UNFINISHED
 from progmem.geometry import count_tokens, count_windows
 from progmem.model import saving
 from progmem.model.encode import consecutive
 from progmem.model.pmt import PMT, samples_at_once
-from progmem.pooling import check_observed
-from progmem.token_summary import all_scales
+from progmem.pooling import check_observed, pool
 from progmem.training import classifier as sequence_classifier
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import choose_device
@@ -67,14 +67,10 @@ def check_level(level: Any, *, slots: int) -> None:
 
 
 def at_level(model: PMT, series: Sequence[np.ndarray], level: str) -> list[np.ndarray]:
-    """Each of the series (L_i, C) as (4D,), (D,), (D, K_i) or (n D, N_i), float32, NaN: missing."""
+    """Each of the series (L_i, C) as one vector, (D, K_i) or (n D, N_i), float32, NaN: missing."""
+    if level in ONE_VECTOR:
+        return list(pool(model, list(series), [level])[level])
     z = model.encode(list(series))
-    if level == "all":
-        stats = model.token_stats.values
-        assert stats is not None
-        return list(all_scales(z, stats).float().numpy())
-    if level == "sequence":
-        return list(z.sequence.float().numpy())
     values, mask = z.tokens, z.token_mask
     counts = [count_tokens(model.cfg, len(one)) for one in series]
     if level == "memory":
@@ -106,11 +102,11 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     Args:
         size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
-        level: what ``transform`` gives: "all" (cases, 4 x width): the sequence vector joined with
-            the maximum, the standard deviation and the share above the training median of each
-            feature of the tokens; "sequence" (cases, width), "tokens" (cases, width, tokens) or
-            "memory" (cases, slots x width, windows), the last two with NaN where all is missing and
-            as lists where lengths differ.
+        level: what ``transform`` gives: "all" (cases, 4 x width + 1024): the sequence vector joined
+            with the maximum, the standard deviation and the share above the training median of
+            each feature of the tokens, and with the detail below the tokens; "sequence" (cases,
+            width), "tokens" (cases, width, tokens) or "memory" (cases, slots x width, windows), the
+            last two with NaN where all is missing and as lists where lengths differ.
         epochs: passes over the data. If neither they nor ``steps`` are given, 400 steps on a CPU,
             1,600 on a GPU.
         steps: updates of the model, in place of ``epochs``.
@@ -128,7 +124,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         >>> X = np.random.default_rng(0).normal(size=(12, 2, 60))  # (cases, channels, time)
         >>> encoder = progmem.PMTEncoder(size="tiny", steps=2).fit(X)
         >>> encoder.transform(X).shape
-        (12, 256)
+        (12, 1280)
         >>> tokens = encoder.transform(X, level="tokens")  # (cases, width, tokens)
         >>> tokens.shape[:2]
         (12, 64)
@@ -181,10 +177,10 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         check_is_fitted(self, "model_")
         level = self.level if level is None else level
         check_level(level, slots=self.model_.cfg.slots)
-        if level == "all" and self.model_.token_stats.values is None:
+        if level == "all" and self.model_.feature_stats.values is None:
             raise ConfigError(
-                "this encoder has no token statistics, which level all needs (it was trained by an "
-                "earlier version); fit it again, or give level='sequence'"
+                "this encoder has no feature statistics, which level all needs (it was trained by "
+                "an earlier version); fit it again, or give level='sequence'"
             )
         cases = cases_of(self, X, fitting=False)
         model = self.model_.to(choose_device(run_settings(self)))
@@ -202,7 +198,9 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _n_features_out(self) -> int:
         """Columns of what ``transform`` gives, which scikit-learn names after the class."""
         cfg = self.model_.cfg
-        return {"all": 4 * cfg.dim, "memory": cfg.slots * cfg.dim}.get(self.level, cfg.dim)
+        return {"all": features_in_all(cfg.dim), "memory": cfg.slots * cfg.dim}.get(
+            self.level, cfg.dim
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write the model and the parameters, without pickle; `load` reads them back."""

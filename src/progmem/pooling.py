@@ -1,23 +1,24 @@
 """One vector per series from any encoder's levels, some series at a time.
 
-Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
+Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width, H convolutions.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
+from progmem.detail import fit_detail
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
+from progmem.features import FeatureStats, FeatureStatsBuffers, all_scales
 from progmem.series import as_float64
-from progmem.token_summary import TokenStats, TokenStatsBuffers, all_scales
 
 MAX_SAMPLES = 2**17  # of the series that are encoded at a time
-FITTED_SERIES = 512  # the most that token statistics are fitted on
+FITTED_SERIES = 512  # the most that feature statistics are fitted on
 FITTED_TOKENS = 2**15  # the most of these series together
 
 
@@ -48,7 +49,7 @@ LEVEL_POOLINGS: dict[str, Callable[[Encoding], Tensor]] = {
     "max_tokens": max_tokens,
     "mean_memory": mean_memory,
 }
-POOLINGS = (*LEVEL_POOLINGS, "all")  # the last needs token statistics
+POOLINGS = (*LEVEL_POOLINGS, "all")  # the last needs feature statistics
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -58,54 +59,58 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def pool(
-    encoder: Encoder, x: Any, poolings: Sequence[str], *, stats: TokenStats | None = None
+    encoder: Encoder, x: Any, poolings: Sequence[str], *, stats: FeatureStats | None = None
 ) -> dict[str, np.ndarray]:
     """Features by each of ``poolings`` of series (B, L, C) or a list of (L_i, C).
 
-    They are (B, D), by "all" (B, 4D), which takes the token statistics ``stats``, by default the
-    encoder's own (see `token_stats_for`). The pooling of the memory is left out for an encoder that
-    has none.
+    They are (B, D), by "all" (B, 4D + H), which takes the feature statistics ``stats``, by default
+    the encoder's own (see `feature_stats_for`). The pooling of the memory is left out for an
+    encoder that has none.
     """
     for name in poolings:
         if name not in POOLINGS:
             raise InputError(f"pooling must be one of {', '.join(POOLINGS)}, got {name!r}")
     if not len(x):
         raise InputError("there are no series to encode; give at least one")
-    functions = dict(LEVEL_POOLINGS)
     if "all" in poolings:
-        stats = own_token_stats(encoder) if stats is None else stats
+        stats = own_feature_stats(encoder) if stats is None else stats
         if stats is None:
             raise InputError(
-                "the pooling all needs token statistics, and this encoder has none; give "
-                "stats=token_stats_for(encoder, training series), or use the pooling sequence"
+                "the pooling all needs feature statistics, and this encoder has none; give "
+                "stats=feature_stats_for(encoder, training series), or use the pooling sequence"
             )
-        functions["all"] = partial(all_scales, stats=stats)
     found: dict[str, list[np.ndarray]] = {}
-    for z in encode_batches(encoder, x):
+    for z, series in encode_batches(encoder, x):
         for name in poolings:
-            if name != "mean_memory" or z.memory is not None:
-                found.setdefault(name, []).append(functions[name](z).float().cpu().numpy())
+            if name == "mean_memory" and z.memory is None:
+                continue
+            if name == "all":
+                assert stats is not None
+                pooled = all_scales(z, padded(series), stats)
+            else:
+                pooled = LEVEL_POOLINGS[name](z)
+            found.setdefault(name, []).append(pooled.float().cpu().numpy())
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-def own_token_stats(encoder: Encoder) -> TokenStats | None:
-    """The token statistics that an encoder keeps, if it does and they are fitted."""
-    kept = getattr(encoder, "token_stats", None)
-    return kept.values if isinstance(kept, TokenStatsBuffers) else None
+def own_feature_stats(encoder: Encoder) -> FeatureStats | None:
+    """The feature statistics that an encoder keeps, if it does and they are fitted."""
+    kept = getattr(encoder, "feature_stats", None)
+    return kept.values if isinstance(kept, FeatureStatsBuffers) else None
 
 
-def token_stats_for(encoder: Encoder, x: Any) -> TokenStats:
-    """The encoder's own token statistics, or, if it has none, those of training series ``x``."""
-    stats = own_token_stats(encoder)
+def feature_stats_for(encoder: Encoder, x: Any) -> FeatureStats:
+    """The encoder's own feature statistics, or, if it has none, those of training series ``x``."""
+    stats = own_feature_stats(encoder)
     if stats is None:
-        stats = fit_token_stats(encoder, x)
+        stats = fit_feature_stats(encoder, x)
     if stats is None:
-        raise InputError("no series has an observed value, so token statistics cannot be fitted")
+        raise InputError("no series has an observed value, so feature statistics cannot be fitted")
     return stats
 
 
-def fit_token_stats(encoder: Encoder, x: Any) -> TokenStats | None:
-    """Median and standard deviation of each feature over tokens of series, as `pool` takes them.
+def fit_feature_stats(encoder: Encoder, x: Any) -> FeatureStats | None:
+    """Median and spread of each feature over tokens of series, as `pool` takes them, and detail.
 
     At most `FITTED_SERIES` series are encoded, evenly spaced from the first one on, and each gives
     as many of its valid tokens, evenly spaced too; all together are at most `FITTED_TOKENS`. So
@@ -116,7 +121,7 @@ def fit_token_stats(encoder: Encoder, x: Any) -> TokenStats | None:
     some = x[::step]
     most, kept = FITTED_TOKENS // max(1, len(some)), []
     try:
-        for z in encode_batches(encoder, some):
+        for z, _ in encode_batches(encoder, some):
             for tokens, valid in zip(z.tokens, z.token_mask, strict=True):
                 there = tokens[valid]
                 kept.append(there[:: max(1, -(-len(there) // most))].cpu())
@@ -132,11 +137,11 @@ def fit_token_stats(encoder: Encoder, x: Any) -> TokenStats | None:
     # equal values have a mean with a rounding error, which is not a spread
     varies = spread > 1e-6 * np.abs(values).max(0)
     median, scale = np.median(values, 0).astype(np.float64), np.where(varies, spread, 1.0)
-    return TokenStats(torch.from_numpy(median), torch.from_numpy(scale))
+    return FeatureStats(torch.from_numpy(median), torch.from_numpy(scale), fit_detail(some))
 
 
 def fitting_step(series: int) -> int:
-    """Of so many series, every how many `fit_token_stats` looks at."""
+    """Of so many series, every how many `fit_feature_stats` looks at."""
     return max(1, -(-series // FITTED_SERIES))
 
 
@@ -147,8 +152,15 @@ def check_observed(x: Any) -> None:
             raise InputError(f"series {i} has no observed value; leave it out")
 
 
-def encode_batches(encoder: Encoder, x: Any) -> Iterator[Encoding]:
-    """The encodings of the series of ``x`` in order, several series at a time."""
+def padded(series: Sequence[Any]) -> Tensor:
+    """Series (L_i, C) as one float64 tensor (B, L, C), NaN past their ends."""
+    return pad_sequence(
+        [as_float64(one) for one in series], batch_first=True, padding_value=torch.nan
+    )
+
+
+def encode_batches(encoder: Encoder, x: Any) -> Iterator[tuple[Encoding, Any]]:
+    """The encodings of the series of ``x`` in order, several series at a time, with the series."""
     first = 0
     while first < len(x):
         count, samples = 0, 0
@@ -161,5 +173,5 @@ def encode_batches(encoder: Encoder, x: Any) -> Iterator[Encoding]:
             if not first:
                 raise
             raise InputError(f"{error} (counted from series {first} on)") from error
-        yield z
+        yield z, x[first : first + count]
         first += count

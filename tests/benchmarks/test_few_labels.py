@@ -229,6 +229,6 @@ def test_an_untrained_model_is_the_one_a_training_starts_from(made_sets, tmp_pat
     assert untrained.cfg == trained.cfg
     torch.testing.assert_close(
         untrained.state_dict()
-        | {k: v for k, v in trained.state_dict().items() if "token_stats" in k},
+        | {k: v for k, v in trained.state_dict().items() if "feature_stats" in k},
         trained.state_dict(),
     )

@@ -11,8 +11,9 @@ import torch
 
 import progmem
 from progmem import artifact
+from progmem.detail import fit_detail
+from progmem.features import FeatureStats
 from progmem.model.saving import weights_sha256
-from progmem.token_summary import TokenStats
 
 
 @pytest.fixture
@@ -55,22 +56,22 @@ def test_normalisation_is_there_from_the_first_save(tmp_path):
     assert torch.equal(state["stats.scale"], torch.ones(3, dtype=torch.float64))
 
 
-def test_token_statistics_are_kept_and_a_model_without_them_has_none(folder):
+def test_feature_statistics_are_kept_and_a_model_without_them_has_none(folder):
     model = progmem.load(folder)
     before, width = weights_sha256(model), torch.arange(1.0, 17.0, dtype=torch.float64)
-    model.token_stats.set(TokenStats(width, 2 * width))
+    model.feature_stats.set(FeatureStats(width, 2 * width, fit_detail(torch.randn(3, 40, 2))))
     assert weights_sha256(model) == before  # what was fitted on its encodings still belongs to it
     model.save(folder)
-    assert torch.equal(progmem.load(folder).token_stats.values.scale, 2 * width)
+    assert torch.equal(progmem.load(folder).feature_stats.values.scale, 2 * width)
     found = artifact.read(weights(folder), "model")
-    kept = {name: t for name, t in found.tensors.items() if "token_stats" not in name}
+    kept = {name: t for name, t in found.tensors.items() if "feature_stats" not in name}
     artifact.write(weights(folder), "model", kept, found.note)
     again = progmem.load(folder)
-    assert again.token_stats.values is None
+    assert again.feature_stats.values is None
     x = torch.randn(2, 50, 2)
     assert torch.equal(again.encode(x).sequence, model.encode(x).sequence)
-    artifact.write(weights(folder), "model", kept | {"token_stats.scale": width}, found.note)
-    with pytest.raises(progmem.ModelFolderError, match=r"unknown tensors token_stats\.median"):
+    artifact.write(weights(folder), "model", kept | {"feature_stats.scale": width}, found.note)
+    with pytest.raises(progmem.ModelFolderError, match=r"unknown tensors feature_stats\.detail"):
         progmem.load(folder)
 
 

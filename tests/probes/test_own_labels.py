@@ -15,8 +15,9 @@ from progmem import artifact
 from progmem.cli import main
 from progmem.data.labels import drop_missing_labels, labels_for
 from progmem.data.reader import read_recordings
+from progmem.detail import CONVOLUTIONS
 from progmem.errors import InputError
-from progmem.pooling import fit_token_stats, pool
+from progmem.pooling import fit_feature_stats, pool
 from progmem.probes import comparison
 from progmem.probes.own_data import LabelProbe, Prediction
 from progmem.probes.ridge import fit_ridge
@@ -142,7 +143,7 @@ def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
     probe = LabelProbe(progmem.load(model)).fit(x, np.where(np.arange(30) % 3, y, 2))
     found = probe.predict(x)
     assert (found.probability > 1 / 3).all() and len(set(found.probability.round(6))) > 20
-    features = pool(probe.encoder, x, ["all"], stats=probe.token_stats)["all"].astype(np.float64)
+    features = pool(probe.encoder, x, ["all"], stats=probe.feature_stats)["all"].astype(np.float64)
     scaled = (features - features.mean(0)) / features.std(0)
     expected = fit_ridge(scaled, probe.y).predict_proba(scaled)
     np.testing.assert_allclose(found.probability, expected.max(1), rtol=1e-6)
@@ -283,31 +284,33 @@ def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
     assert set(again.ridge.classes) == set(names)
 
 
-def test_a_probe_keeps_the_token_statistics_it_was_fitted_with(model, tmp_path):
+def test_a_probe_keeps_the_feature_statistics_it_was_fitted_with(model, tmp_path):
     """Of its training series, since the model has none; a probe without them is not read."""
     (x, y), path, encoder = waves(20, 0), tmp_path / "p", progmem.load(model)
     probe = LabelProbe(encoder).fit(x, y)
-    assert probe.pooling == "all" and len(probe.mean) == 4 * 32
-    assert all(map(torch.equal, probe.token_stats, fit_token_stats(encoder, x)))
+    assert probe.pooling == "all" and len(probe.mean) == 4 * 32 + CONVOLUTIONS
+    kept, fitted = probe.feature_stats.tensors(), fit_feature_stats(encoder, x).tensors()
+    assert all(torch.equal(kept[name], tensor) for name, tensor in fitted.items())
     probe.save(path)
     again = LabelProbe.load(path, encoder)
     np.testing.assert_array_equal(
         again.predict(x[:3]).probability, probe.predict(x[:3]).probability
     )
     good = artifact.read(path, "label probe")
-    width = torch.ones(32, dtype=torch.float64)
+    width, detail = (torch.ones(n, dtype=torch.float64) for n in (32, CONVOLUTIONS))
     for changes, message in (
-        ({"token_scale": None}, "the pooling all was another when it was fitted; fit it again"),
-        ({"token_scale": 0 * width}, "not finite, or a scale not above 0"),
-        ({"token_median": torch.nan * width}, "not finite, or a scale not above 0"),
-        ({"token_median": width[:3]}, r"token_scale has shape \(32,\)"),
-        ({"token_median": width.float()}, "token_median has shape .*float32"),
-        (
-            {"token_median": width[:3], "token_scale": 2 * width[:3]},
-            "of 3 features, the encoder gi",
-        ),
+        ({"median": None}, "the pooling all was another when it was fitted; fit it again"),
+        ({"scale": 0 * width}, "not finite, or a scale not above 0"),
+        ({"median": torch.nan * width}, "not finite, or a scale not above 0"),
+        ({"median": width[:3]}, r"scale has shape \(32,\)"),
+        ({"median": width.float()}, "median has shape .*float32"),
+        ({"detail_width": -detail}, "not finite, or a scale not above 0"),
+        ({"detail_threshold": None}, "unknown tensors detail_threshold"),
+        ({"detail_threshold": detail[:5]}, r"detail_threshold has shape \(5,\)"),
+        ({"median": width[:3], "scale": 2 * width[:3]}, "of 3 features, the encoder gi"),
     ):
-        tensors = {n: t for n, t in (good.tensors | changes).items() if t is not None}
+        changed = good.tensors | {f"features.{name}": t for name, t in changes.items()}
+        tensors = {n: t for n, t in changed.items() if t is not None}
         artifact.write(path, "label probe", tensors, good.note)
         with pytest.raises(InputError, match=message):
             LabelProbe.load(path, encoder).predict(x)

@@ -12,12 +12,13 @@ from progmem.cli import main
 from progmem.config import read_config
 from progmem.data.labels import draw_labels
 from progmem.data.sets import LabelledSet
+from progmem.detail import CONVOLUTIONS
 from progmem.errors import InputError
-from progmem.pooling import POOLINGS, pool, token_stats_for
+from progmem.features import all_scales
+from progmem.pooling import POOLINGS, feature_stats_for, pool
 from progmem.probes import classify as classify_module
 from progmem.probes import protocols
 from progmem.probes.classify import probe_set, untrained_copy
-from progmem.token_summary import all_scales
 from progmem.training.pretrain import pretrain
 
 TINY = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=2", "train.batch_size=16"]
@@ -28,7 +29,7 @@ def test_pooling_looks_only_at_what_is_there(model):
     rng = np.random.default_rng(0)
     series = [rng.normal(size=(n, 2)) for n in (60, 35, 60)]
     series[2][10:40] = np.nan
-    stats = token_stats_for(encoder, series)
+    stats = feature_stats_for(encoder, series)
     together = pool(encoder, series, POOLINGS, stats=stats)
     for i, one in enumerate(series):
         z = encoder.encode([one])
@@ -37,11 +38,11 @@ def test_pooling_looks_only_at_what_is_there(model):
             "mean_tokens": z.tokens[0][z.token_mask[0]].mean(0),
             "max_tokens": z.tokens[0][z.token_mask[0]].amax(0),
             "mean_memory": z.memory[0][z.window_mask[0]].mean((0, 1)),
-            "all": all_scales(z, stats)[0],
+            "all": all_scales(z, torch.from_numpy(one)[None], stats)[0],
         }
         for name, value in alone.items():
             np.testing.assert_allclose(together[name][i], value, atol=1e-5)
-        assert together["all"].shape == (3, 4 * 32)
+        assert together["all"].shape == (3, 4 * 32 + CONVOLUTIONS)
     assert np.isfinite(together["all"]).all()
 
 
@@ -104,7 +105,7 @@ def test_the_untrained_copy_has_learnt_the_statistics_and_nothing_else(tmp_path)
     for name, tensor in progmem.PMT(model.cfg).named_parameters():
         assert torch.equal(untrained[name], tensor)
     assert not torch.equal(untrained["tokenizer.conv.weight"], trained["tokenizer.conv.weight"])
-    assert trained["token_stats.scale"].all() and not untrained["token_stats.scale"].any()
+    assert trained["feature_stats.scale"].all() and not untrained["feature_stats.scale"].any()
 
 
 def test_every_encoder_is_probed_on_the_same_draws_which_are_kept(model):

@@ -11,9 +11,9 @@ from stream_setup import assert_same, change_weights, cut_up, gappy, join
 from tape import Tape
 
 import progmem
-from progmem.pooling import fit_token_stats
+from progmem.features import all_scales
+from progmem.pooling import fit_feature_stats
 from progmem.streaming.graphed_push import MAX_GRAPHS, GraphedPush
-from progmem.token_summary import all_scales
 
 
 class TapeCapture:
@@ -58,7 +58,7 @@ def test_replayed_pushes_give_what_the_batch_gives(geometry, windows):
     sizes = [stride] * 14 + [5, 0, 1] + [stride] * 8 + [2 * stride] * 4 + [stride] * 2 + [97, 3]
     x = gappy(2, sum(sizes) + 10 * stride + 4)
     x[1, 12 * stride : 13 * stride + 2] = torch.nan
-    model.token_stats.set(fit_token_stats(model, x))
+    model.feature_stats.set(fit_feature_stats(model, x))
     stream = with_capture(progmem.Stream(model, batch_size=2, horizon=500, features=True))
     parts = [stream.push(piece) for piece in cut_up(x, [*sizes, *[stride] * 9])]
     parts.append(stream.finish())
@@ -66,7 +66,7 @@ def test_replayed_pushes_give_what_the_batch_gives(geometry, windows):
     assert stream.samples == x.shape[1]
     whole = model.encode(x)
     assert_same(join(parts), whole, atol=1e-10)
-    expected = all_scales(whole, model.token_stats.values)
+    expected = all_scales(whole, x, model.feature_stats.values)
     torch.testing.assert_close(stream.features(), expected, rtol=0, atol=1e-10)
 
 

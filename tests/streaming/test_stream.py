@@ -9,8 +9,9 @@ from model_setup import make_model
 from stream_setup import assert_same, cut_up, gappy, join
 
 import progmem
-from progmem.pooling import fit_token_stats
-from progmem.token_summary import all_scales
+from progmem.detail import CONVOLUTIONS
+from progmem.features import all_scales
+from progmem.pooling import fit_feature_stats
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -33,33 +34,34 @@ def test_a_stream_gives_what_the_whole_series_gives(sizes, length, batch, geomet
     assert_same(join(parts), model.encode(x), atol=1e-10)
 
 
-def with_token_stats(model):
-    model.token_stats.set(fit_token_stats(model, gappy(3, 200)))
+def with_feature_stats(model):
+    model.feature_stats.set(fit_feature_stats(model, gappy(3, 200)))
     return model
 
 
 @pytest.mark.parametrize("sizes", [[], [1] * 9, [40, 0, 3, 77], [200]], ids=str)
 @pytest.mark.parametrize("dtype, atol", [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_the_features_of_a_stream_are_those_of_the_batch_however_it_is_cut(sizes, dtype, atol):
-    model = with_token_stats(make_model(6, 3, 2, blocks=3).to(dtype))
+    model = with_feature_stats(make_model(6, 3, 2, blocks=3).to(dtype))
     x = gappy(3, 203)
     x[2] = torch.nan
     stream = progmem.Stream(model, batch_size=3, features=True)
     for piece in cut_up(x, sizes):
         stream.push(piece)
     stream.finish()
-    expected = all_scales(model.encode(x), model.token_stats.values)
-    assert expected.shape == (3, 4 * 16) and not expected[2, 16:].any()
+    expected = all_scales(model.encode(x), x, model.feature_stats.values)
+    assert expected.shape == (3, 4 * 16 + CONVOLUTIONS) and not expected[2, 16:].any()
     torch.testing.assert_close(stream.features(), expected, rtol=0, atol=atol)
 
 
 def test_the_features_of_a_stream_are_of_what_is_final_so_far():
-    model = with_token_stats(make_model(6, 3, 2))
+    model = with_feature_stats(make_model(6, 3, 2))
     stream = progmem.Stream(model, batch_size=2, features=True)
     assert not stream.features()[:, 16:].any()
-    parts = [stream.push(piece) for piece in gappy(2, 100).split(11, dim=1)]
+    x = gappy(2, 100)
+    parts = [stream.push(piece) for piece in x.split(11, dim=1)]
     so_far = join(parts)
-    expected = all_scales(so_far, model.token_stats.values)
+    expected = all_scales(so_far, x, model.feature_stats.values)
     torch.testing.assert_close(stream.features(), expected, rtol=0, atol=1e-10)
 
 

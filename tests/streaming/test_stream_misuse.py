@@ -6,7 +6,7 @@ import torch
 from model_setup import make_model
 
 import progmem
-from progmem.pooling import fit_token_stats
+from progmem.pooling import fit_feature_stats
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,15 @@ from progmem.pooling import fit_token_stats
         (lambda m: _restore_cut(m, "observed", 1), "what it counts is not what it holds"),
         (lambda m: progmem.Stream.restore(m, None), "not the state of a progmem Stream"),
         (lambda m: _restore_with_other_weights(m), "of another config, dtype or weights"),
-        (lambda m: progmem.Stream(m, features=True), "no token statistics, which the features of"),
+        (
+            lambda m: progmem.Stream(m, features=True),
+            "no feature statistics, which the features of",
+        ),
         (lambda m: progmem.Stream(m).features(), r"make it with Stream\(model, features=True\)"),
         (lambda m: _restore_summary(m, summary_count=99), "what it counts is not what it holds"),
-        (lambda m: _restore_summary(m, summary_scale=0.0), "what it counts is not what it holds"),
+        (lambda m: _restore_summary(m, summary_samples=51), "what it counts is not what it holds"),
+        (lambda m: _restore_summary(m, summary_scale=0.0), "damaged: its feature statistics"),
+        (lambda m: _restore_summary(m, **WIDE), "damaged: its feature statistics"),
         (lambda m: _restore_summary(m, summary_more=0.0), "unknown entries summary.more"),
         (lambda m: progmem.Stream(m).push("a"), "a chunk must be an array.*got str"),
         (lambda m: progmem.Stream(m).push([[[1, 2], [3]]]), "a chunk must be an array, got list"),
@@ -62,13 +67,16 @@ def test_misuse_of_a_stream_is_explained(misuse, message):
         misuse(make_model(6, 3, 2))
 
 
+WIDE = {"summary_detail_dilation": 10**9}  # its samples would fill the memory
+
+
 def _restore_summary(model, **changes):
-    model.token_stats.set(fit_token_stats(model, torch.randn(2, 50, 2)))
+    model.feature_stats.set(fit_feature_stats(model, torch.randn(2, 50, 2)))
     stream = progmem.Stream(model, features=True)
     stream.push(torch.randn(1, 50, 2))
     state = stream.state_dict()
     for name, value in changes.items():
-        name = name.replace("_", ".")
+        name = name.replace("_", ".", 1)
         like = state.get(name, torch.zeros(1))
         state[name] = torch.full_like(like, value)
     progmem.Stream.restore(model, state)

@@ -13,7 +13,7 @@ from stream_setup import assert_same, gappy, join
 import progmem
 from progmem import artifact
 from progmem.ops.neighbourhood_attention import Keys, attend_cls, no_keys
-from progmem.pooling import fit_token_stats
+from progmem.pooling import fit_feature_stats
 
 
 def test_a_stream_goes_on_in_another_process(tmp_path):
@@ -59,12 +59,12 @@ def test_a_kept_stream_goes_on_as_if_nothing_had_happened(tmp_path):
 
 def test_a_kept_stream_goes_on_with_the_statistics_its_features_were_begun_with(tmp_path):
     model = make_model(6, 3, 2)
-    model.token_stats.set(fit_token_stats(model, gappy(3, 100)))
+    model.feature_stats.set(fit_feature_stats(model, gappy(3, 100)))
     x = gappy(2, 80)
     stream = progmem.Stream(model, batch_size=2, features=True)
     stream.push(x[:, :33])
     stream.save(tmp_path / "kept.safetensors")
-    model.token_stats.set(None)
+    model.feature_stats.set(None)
     again = progmem.Stream.load(model, tmp_path / "kept.safetensors")
     for one in (stream, again):
         one.push(x[:, 33:])
@@ -215,7 +215,7 @@ def _run_block(model, block, tokens, signal):
 
 def test_what_a_stream_holds_does_not_grow():
     model = progmem.PMT(progmem.ModelConfig(channels=1, size="tiny"))
-    model.token_stats.set(fit_token_stats(model, torch.randn(2, 100, 1)))
+    model.feature_stats.set(fit_feature_stats(model, torch.randn(2, 100, 1)))
     stream = progmem.Stream(model, horizon=50, features=True)
     sizes = []
     for _ in range(20):

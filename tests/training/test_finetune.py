@@ -18,7 +18,7 @@ from progmem.data.labels import draw_labels, split_rows
 from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError, ModelFolderError
-from progmem.pooling import fit_token_stats
+from progmem.pooling import fit_feature_stats
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import FinetuneTask, finetune
@@ -91,14 +91,14 @@ def test_a_frozen_network_is_unchanged_and_a_free_one_is_not(tmp_path, pretraine
 
 
 @pytest.mark.parametrize("more", [[], ["finetune.label_share=10%"]])
-def test_a_network_that_was_changed_has_token_statistics_of_its_own(tmp_path, pretrained, more):
+def test_a_network_that_was_changed_has_feature_statistics_of_its_own(tmp_path, pretrained, more):
     """Of all training rows, labelled or not; those of before belong to other tokens."""
     tuned, _ = finetune(made(), tmp_path / "run", config(*more), pretrained=pretrained, log=None)
-    own = tuned.encoder.token_stats.values
-    expected = fit_token_stats(tuned.encoder, [r.values for r in made().recordings])
-    assert all(map(torch.equal, own, expected))
-    assert not torch.equal(own.median, progmem.load(pretrained / "model").token_stats.median)
-    assert torch.equal(progmem.load(tmp_path / "run/model").token_stats.scale, own.scale)
+    own = tuned.encoder.feature_stats.values
+    expected = fit_feature_stats(tuned.encoder, [r.values for r in made().recordings])
+    assert all(map(torch.equal, own.tensors().values(), expected.tensors().values()))
+    assert not torch.equal(own.median, progmem.load(pretrained / "model").feature_stats.median)
+    assert torch.equal(progmem.load(tmp_path / "run/model").feature_stats.scale, own.scale)
 
 
 @pytest.mark.parametrize("more", [[], ["finetune.only_head=true"], ["finetune.views=strong"]])

@@ -23,9 +23,10 @@ import progmem
 from progmem import artifact
 from progmem.data.reader import Recording
 from progmem.data.windows import TrainingWindows
+from progmem.detail import Detail
 from progmem.errors import ConfigError, InputError
-from progmem.pooling import fit_token_stats
-from progmem.training.pretrain import pretrain, settle_token_stats
+from progmem.pooling import fit_feature_stats
+from progmem.training.pretrain import pretrain, settle_feature_stats
 
 HERE = Path(__file__).parents[1]
 
@@ -81,24 +82,24 @@ def golden_losses():
     return {name: [step[name] for step in steps] for name in ("loss", "icl", "pcl", "hgcl")}
 
 
-def test_a_run_ends_with_the_token_statistics_of_its_rows(finished, monkeypatch):
+def test_a_run_ends_with_the_feature_statistics_of_its_rows(finished, monkeypatch):
     monkeypatch.setattr("progmem.pooling.FITTED_SERIES", 7)
     model = progmem.load(finished / "model")
     rows = TrainingWindows(made_recordings(), small_config().data)
     assert len(rows) > len(made_recordings())  # one recording is cut
-    kept = model.token_stats.values
+    kept = model.feature_stats.values
     with torch.no_grad():
         model.encoder.cls.add_(1.0)  # no longer the model that was saved there
-    settle_token_stats(model, rows, finished / "model")
+    settle_feature_stats(model, rows, finished / "model")
     series = [
         r.values[offset : offset + length]
         for r, offset, length in zip(
             [rows.recordings[i] for i in rows.source], rows.offset, rows.length, strict=True
         )
     ]
-    assert all(map(torch.equal, model.token_stats.values, fit_token_stats(model, series)))
+    assert same_stats(model.feature_stats.values, fit_feature_stats(model, series))
     monkeypatch.undo()
-    assert all(map(torch.equal, kept, fit_token_stats(model, series)))
+    assert same_stats(kept, fit_feature_stats(model, series))
 
 
 def test_a_finished_run_that_is_opened_again_keeps_its_file_and_its_statistics(
@@ -108,34 +109,38 @@ def test_a_finished_run_that_is_opened_again_keeps_its_file_and_its_statistics(
     path = tmp_path / "run/model/model.safetensors"
     before = path.read_bytes()
     monkeypatch.setattr(
-        "progmem.training.pretrain.fit_token_stats", None
+        "progmem.training.pretrain.fit_feature_stats", None
     )  # elsewhere: other digits
     model = run(tmp_path / "run")
     assert path.read_bytes() == before
-    assert torch.equal(model.token_stats.scale, weights(finished)["token_stats.scale"])
+    assert torch.equal(model.feature_stats.scale, weights(finished)["feature_stats.scale"])
     monkeypatch.undo()
     found = artifact.read(path, "model")  # as if of an earlier version: they are fitted now
-    artifact.write(path, "model", without_token_stats(found.tensors), found.note)
+    artifact.write(path, "model", without_feature_stats(found.tensors), found.note)
     run(tmp_path / "run")
     assert path.read_bytes() == before
 
 
-def test_a_run_goes_on_from_a_checkpoint_without_token_statistics(finished, tmp_path):
+def test_a_run_goes_on_from_a_checkpoint_without_feature_statistics(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/model")
     *_, path, last = sorted((tmp_path / "run/checkpoints").iterdir())
     last.unlink()
     found = artifact.read(path, "checkpoint")
-    artifact.write(path, "checkpoint", without_token_stats(found.tensors), found.note)
+    artifact.write(path, "checkpoint", without_feature_stats(found.tensors), found.note)
     said = []
     run(tmp_path / "run", log=said.append)
     assert any("going on from step" in line for line in said)
     assert_same_model(tmp_path / "run", finished)
 
 
-def without_token_stats(tensors):
-    kept = {name: tensor for name, tensor in tensors.items() if "token_stats" not in name}
-    assert len(kept) == len(tensors) - 2
+def same_stats(one, other):
+    return all(map(torch.equal, one.tensors().values(), other.tensors().values()))
+
+
+def without_feature_stats(tensors):
+    kept = {name: tensor for name, tensor in tensors.items() if "feature_stats" not in name}
+    assert len(kept) == len(tensors) - len(Detail._fields) - 2
     return kept
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
+from progmem.features import FeatureStatsBuffers
 from progmem.geometry import (
     count_tokens,
     count_windows,
@@ -36,7 +37,6 @@ from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops import cuda_graphs
 from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
-from progmem.token_summary import TokenStatsBuffers
 
 SERIES_AT_ONCE = 64  # of a batch; more on a GPU, where short series cost mostly launches
 SAMPLES_AT_ONCE = 2**16  # of a batch; mapping memory for larger buffers costs more than it saves
@@ -63,7 +63,7 @@ class PMT(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.stats = ChannelStats(cfg.channels)
-        self.token_stats = TokenStatsBuffers(cfg.dim)  # of no use to forward; for pooled features
+        self.feature_stats = FeatureStatsBuffers(cfg.dim, cfg.channels)  # forward does not use it
         self.tokenizer = Tokenizer(cfg)
         self.blocks = nn.ModuleList(PMABlock(cfg, b) for b in range(cfg.blocks))
         self.encoder = NeighbourhoodEncoder(cfg)

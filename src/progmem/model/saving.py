@@ -13,14 +13,14 @@ from progmem import artifact, legacy
 from progmem.artifact import Artifact
 from progmem.config import ModelConfig
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
+from progmem.features import FeatureStats
 from progmem.files import UNFINISHED, remove_leftovers
-from progmem.token_summary import TokenStats
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
 
 FILE = "model.safetensors"
-TOKEN_STATS = "token_stats."  # in the names of their tensors
+FEATURE_STATS = "feature_stats."  # in the names of their tensors
 
 
 def save(model: "PMT", folder: Path) -> str:
@@ -57,31 +57,31 @@ def weights_sha256(model: Any) -> str:
 
 
 def encoding_tensors(model: Any) -> dict[str, Tensor]:
-    """Every tensor of a module that its encodings depend on, which are all but token statistics."""
-    return {name: t for name, t in model.state_dict().items() if TOKEN_STATS not in name}
+    """Every tensor of a module that its encodings depend on: all but feature statistics."""
+    return {name: t for name, t in model.state_dict().items() if FEATURE_STATS not in name}
 
 
-def with_token_stats(
+def with_feature_stats(
     tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tensors of a model or checkpoint, which had no token statistics in earlier versions.
+    """The tensors of a model or checkpoint, which had no feature statistics in earlier versions.
 
     Theirs are zeros then, as long as none are fitted.
     """
-    new = {name: t for name, t in expected.items() if TOKEN_STATS in name}
+    new = {name: t for name, t in expected.items() if FEATURE_STATS in name}
     if any(name in tensors for name in new):
         return dict(tensors)
     zeros = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in new.items()}
     return {**tensors, **zeros}
 
 
-def saved_token_stats(model: "PMT", folder: Path) -> TokenStats | None:
-    """The token statistics that are saved in ``folder`` beside the same weights as ``model``'s."""
+def saved_feature_stats(model: "PMT", folder: Path) -> FeatureStats | None:
+    """The feature statistics saved in ``folder`` beside the same weights as ``model``'s."""
     try:
         saved = build(artifact.read(folder / FILE, "model"), folder)
     except (ArtifactError, ModelFolderError):
         return None
-    return saved.token_stats.values if weights_sha256(saved) == weights_sha256(model) else None
+    return saved.feature_stats.values if weights_sha256(saved) == weights_sha256(model) else None
 
 
 def gpu_or_cpu() -> str:
@@ -140,7 +140,7 @@ def build(found: Artifact, folder: Path) -> "PMT":
                 expected = PMT(cfg)
             dtype = tensors.get("tokenizer.conv.weight", torch.empty(0)).dtype  # as all weights
             shapes = expected.to(dtype).state_dict()
-            tensors = with_token_stats(tensors, shapes)
+            tensors = with_feature_stats(tensors, shapes)
             artifact.check_tensors(tensors, shapes, unread)
             model = PMT(cfg).to(dtype)
         model.load_state_dict(tensors)

@@ -25,14 +25,14 @@ from progmem.data.labels import amount_name, check_labels, draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.encoding import Encoder
 from progmem.model.pmt import PMT
-from progmem.pooling import POOLINGS, pool, token_stats_for
+from progmem.pooling import POOLINGS, feature_stats_for, pool
 from progmem.probes.ridge import fit_ridge
 
 
 def untrained_copy(model: PMT, seed: int = 0) -> PMT:
     """A PMT like ``model`` with freshly drawn weights and the same channel statistics.
 
-    It has no token statistics: its tokens are others.
+    It has no feature statistics: its tokens are others.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -171,10 +171,10 @@ def probe_set(
 ) -> dict[str, Any]:
     """Every score of an encoder on a set, and the labelled rows of every draw, for a json file.
 
-    Nothing but the frozen encoder, token statistics and fitted heads is applied to test series.
+    Nothing but the frozen encoder, feature statistics and fitted heads is applied to test series.
     """
     train_x, test_x = (x.transpose(0, 2, 1) for x in (data.X_train, data.X_test))  # (R, L, C)
-    stats = token_stats_for(encoder, train_x) if "all" in poolings else None
+    stats = feature_stats_for(encoder, train_x) if "all" in poolings else None
     train, test = (pool(encoder, x, poolings, stats=stats) for x in (train_x, test_x))
     return probe_features(train, test, data, label_shares=label_shares, seeds=seeds, heads=heads)
 

@@ -151,7 +151,7 @@ def probe_cue(
 def eos_features(encoder: Encoder, x: np.ndarray) -> np.ndarray:
     """End-of-sequence states (R, D)."""
     found = []
-    for z in encode_batches(encoder, x):
+    for z, _ in encode_batches(encoder, x):
         if z.eos is None:
             raise InputError(
                 f"cue retention reads an end-of-sequence state, and this {type(encoder).__name__} "

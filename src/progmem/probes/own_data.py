@@ -19,10 +19,11 @@ from progmem.data.labels import check_labels, drop_missing_labels, labels_for, o
 from progmem.data.reader import Recording, check_order, columns_of
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
+from progmem.features import FeatureStats
 from progmem.files import check_output
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
-from progmem.pooling import POOLINGS, check_observed, pool, token_stats_for
+from progmem.pooling import POOLINGS, check_observed, feature_stats_for, pool
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import (
     Comparison,
@@ -34,7 +35,6 @@ from progmem.probes.comparison import (
 )
 from progmem.probes.ridge import FittedRidge, fit_ridge
 from progmem.series import Series
-from progmem.token_summary import TokenStats
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import read_as_trained, run_of
 
@@ -69,7 +69,7 @@ class LabelProbe:
     ) -> None:
         self.encoder, self.pooling = encoder, pooling
         self.columns = tuple(columns)
-        self.token_stats: TokenStats | None = None  # of the pooling "all", once fitted
+        self.feature_stats: FeatureStats | None = None  # of the pooling "all", once fitted
 
     def fit(self, x: Any, y: Any) -> "LabelProbe":
         """Learn from series (B, L, C), or a list of (L_i, C), and their labels.
@@ -81,7 +81,7 @@ class LabelProbe:
             raise InputError(f"y has {len(known)} labels, x holds {len(x)} series")
         check_labels(labels, len(labels))
         if self.pooling == "all":
-            self.token_stats = token_stats_for(self.encoder, x)
+            self.feature_stats = feature_stats_for(self.encoder, x)
         features = self._features(x)
         scaler = StandardScaler().fit(features)
         self.mean, self.scale = scaler.mean_, scaler.scale_
@@ -108,7 +108,7 @@ class LabelProbe:
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
-        found = pool(self.encoder, x, [self.pooling], stats=self.token_stats)
+        found = pool(self.encoder, x, [self.pooling], stats=self.feature_stats)
         if self.pooling not in found:
             raise InputError(f"{self.pooling} needs an encoder with a memory; this one has none")
         return found[self.pooling]
@@ -119,8 +119,8 @@ class LabelProbe:
         arrays = {"mean": self.mean, "scale": self.scale,
                   "weights": ridge.weights, "intercept": ridge.intercept}  # fmt: skip
         tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
-        if self.token_stats is not None:
-            tensors |= {f"token_{n}": t for n, t in self.token_stats._asdict().items()}
+        if self.feature_stats is not None:
+            tensors |= {f"{_STATS}{n}": t for n, t in self.feature_stats.tensors().items()}
         note = {
             "encoder": fingerprint(self.encoder), "pooling": self.pooling,
             "columns": list(self.columns), "classes": ridge.classes.tolist(),
@@ -148,31 +148,36 @@ class LabelProbe:
             columns = noted(note, "columns", list, where, of=str)
             if pooling not in POOLINGS:
                 raise ArtifactError(f"{where}: it has pooling {pooling!r}")
-            token_stats = _pop_token_stats(found, path) if pooling == "all" else None
+            feature_stats = _pop_feature_stats(found, path) if pooling == "all" else None
             ridge = _read_ridge(found, where)
         except ArtifactError as error:
             raise InputError(str(error)) from error
         probe = cls(encoder, pooling=pooling, columns=columns)
-        probe.ridge, probe.token_stats = ridge, token_stats
+        probe.ridge, probe.feature_stats = ridge, feature_stats
         probe.mean, probe.scale = (found.tensors[name].numpy() for name in ("mean", "scale"))
         return probe
 
 
-def _pop_token_stats(found: Artifact, path: Path) -> TokenStats:
-    """The token statistics of a probe on the pooling "all", taken out of its tensors."""
-    median, scale = (found.tensors.pop(f"token_{name}", None) for name in TokenStats._fields)
-    if median is None or scale is None:
+def _pop_feature_stats(found: Artifact, path: Path) -> FeatureStats:
+    """The feature statistics of a probe on the pooling "all", taken out of its tensors."""
+    names = [name for name in found.tensors if name.startswith(_STATS)]
+    held = {name.removeprefix(_STATS): found.tensors.pop(name) for name in names}
+    if "detail_channel_mean" not in held or "median" not in held:
         raise ArtifactError(
-            f"{path} has no token statistics: the pooling all was another when it was fitted; "
+            f"{path} has no feature statistics: the pooling all was another when it was fitted; "
             "fit it again"
         )
-    names = {"token_median": median, "token_scale": scale}
-    artifact.check_tensors(names, dict.fromkeys(names, shaped(median.numel())), path)
-    if not bool((median.isfinite() & scale.isfinite() & (scale > 0)).all()):
-        raise ArtifactError(f"{path}: its token statistics are not finite, or a scale not above 0")
-    return TokenStats(median, scale)
+    sizes = held["median"].numel(), held["detail_channel_mean"].numel()
+    artifact.check_tensors(held, FeatureStats.blank(*sizes).tensors(), path)
+    stats = FeatureStats.of_tensors(held)
+    if not stats.fitted:
+        raise ArtifactError(
+            f"{path}: its feature statistics are not finite, or a scale not above 0"
+        )
+    return stats
 
 
+_STATS = "features."  # begins the names of feature statistics
 _NUMBERS = ("sharpness", "smoothing", "penalty")
 
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from progmem.detail import MOST_DILATION
 from progmem.errors import InputError
+from progmem.features import FeatureStats, FeatureSummary
 from progmem.model.saving import encoding_tensors
 from progmem.ops.neighbourhood_attention import Keys
 from progmem.streaming.block_stream import BlockState
 from progmem.streaming.ring import RingBuffer
-from progmem.token_summary import TokenStats, TokenSummary
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
@@ -79,19 +80,27 @@ def put_counters(stream: "Stream", count: Mapping[str, int]) -> None:
 
 def _summary(stream: "Stream") -> dict[str, Tensor]:
     """What ``stream`` holds for its features, not copied; no graph reads or writes it."""
-    held = {} if stream.summary is None else vars(stream.summary)
+    held = {} if stream.summary is None else stream.summary.tensors()
     return {f"{_SUMMARY}{name}": tensor for name, tensor in held.items()}
 
 
-def blank_summary(stream: "Stream", state: Mapping[str, Tensor]) -> TokenSummary | None:
-    """A summary of no tokens, to be filled from ``state``; None if it has none.
+def blank_summary(stream: "Stream", state: Mapping[str, Tensor]) -> FeatureSummary | None:
+    """A summary of nothing, to be filled from ``state``; None if it has none.
 
     The statistics are those that the summary was begun with, whatever the model has now.
     """
-    if not any(name.startswith(_SUMMARY) for name in state):
+    held = {n.removeprefix(_SUMMARY): t for n, t in state.items() if n.startswith(_SUMMARY)}
+    if not held:
         return None
-    nothing = torch.zeros(stream.model.cfg.dim)
-    return TokenSummary(TokenStats(nothing, nothing), stream.batch_size, stream.sequence.device)
+    cfg, sequence = stream.model.cfg, stream.sequence
+    for name, blank in FeatureStats.blank(cfg.dim, cfg.channels).tensors().items():
+        found = held.get(name)
+        if found is None or found.shape != blank.shape or found.dtype != blank.dtype:
+            raise InputError(f"the stream state is damaged: {_SUMMARY}{name}")
+    stats = FeatureStats.of_tensors(held)
+    if not stats.fitted or int(stats.detail.dilation.max()) > MOST_DILATION:
+        raise InputError("the stream state is damaged: its feature statistics")
+    return FeatureSummary(stats, stream.batch_size, sequence.device, sequence.dtype)
 
 
 def pack(stream: "Stream") -> dict[str, Tensor]:
@@ -144,8 +153,10 @@ def unpack(stream: "Stream", state: Mapping[str, Tensor]) -> None:
     device = stream.backbone.x.device
     put_tensors(stream, {name: state[name].to(device).clone() for name in tensors(stream)})
     put_counters(stream, count)
-    for name in _summary(stream):
-        setattr(stream.summary, name.removeprefix(_SUMMARY), state[name].to(device).clone())
+    if stream.summary is not None:
+        stream.summary.put_tensors(
+            {n.removeprefix(_SUMMARY): state[n].to(device).clone() for n in _summary(stream)}
+        )
 
 
 def _check_counts(stream: "Stream", state: Mapping[str, Tensor], count: Mapping[str, int]) -> None:
@@ -156,7 +167,8 @@ def _check_counts(stream: "Stream", state: Mapping[str, Tensor], count: Mapping[
     if stream.summary is not None:
         summed = state[f"{_SUMMARY}count"]
         whole &= bool(((summed >= 0) & (summed <= count["tokens"])).all())
-        whole &= bool((state[f"{_SUMMARY}scale"] > 0).all())
+        summed = state[f"{_SUMMARY}samples"]
+        whole &= bool(((summed >= 0) & (summed <= count["samples"])).all())
     came, below = count["seen"], None
     for b in range(cfg.blocks):
         size = {name: held.get(f"block.{b}.{name}", [0, 0]) for name in _TENSOR_FIELDS}
@@ -187,7 +199,7 @@ def _fixed(name: str, tensor: Tensor) -> list[int]:
 def _fingerprint(model: "PMT") -> Tensor:
     """Eight numbers that identify a model: a hash of config, dtype and every weight.
 
-    Token statistics are left out: a stream that uses them keeps its own.
+    Feature statistics are left out: a stream that uses them keeps its own.
     """
     digest = hashlib.sha256(json.dumps(model.cfg.to_dict(), sort_keys=True).encode())
     for tensor in encoding_tensors(model).values():

@@ -1,6 +1,7 @@
 """PMT on a live stream: the numbers of the batch, in memory that does not grow.
 
-Shapes: B series, L samples, C channels, K tokens, N windows, n neighbourhood, D width.
+Shapes: B series, L samples, C channels, K tokens, N windows, n neighbourhood, D width,
+H convolutions of the detail.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from torch import Tensor
 from progmem import artifact, legacy
 from progmem.encoding import Encoding
 from progmem.errors import ArtifactError, InputError
+from progmem.features import FeatureSummary
 from progmem.files import check_output
 from progmem.geometry import token_spans, window_spans
 from progmem.model.encode import eval_mode
@@ -33,7 +35,6 @@ from progmem.streaming import state as stream_state
 from progmem.streaming.block_stream import BackboneStream, Final
 from progmem.streaming.graphed_push import GraphedPush, Levels
 from progmem.streaming.ring import ClsRings
-from progmem.token_summary import TokenSummary
 
 
 class Stream:
@@ -48,7 +49,7 @@ class Stream:
         batch_size: how many series arrive side by side.
         horizon: tokens that the sequence vector looks back on.
         features: whether all tokens are summarised on the way, for `features`; the model needs
-            token statistics for that, which training gives it.
+            feature statistics for that, which training gives it.
 
     Example:
         >>> import progmem, torch
@@ -62,7 +63,7 @@ class Stream:
         True
     """
 
-    summary: TokenSummary | None  # of all tokens given out, if the features are wanted
+    summary: FeatureSummary | None  # of samples and tokens given out, if features are wanted
 
     def __init__(
         self, model: PMT, batch_size: int = 1, *, horizon: int = 4096, features: bool = False
@@ -74,10 +75,10 @@ class Stream:
             )
         check_count("batch_size", batch_size)
         check_count("horizon", horizon)
-        stats = model.token_stats.values if features else None
+        stats = model.feature_stats.values if features else None
         if features and stats is None:
             raise InputError(
-                "the model has no token statistics, which the features of a stream need; "
+                "the model has no feature statistics, which the features of a stream need; "
                 "train it with this version, or leave out features=True"
             )
         self.model, self.batch_size, self.horizon = model, batch_size, horizon
@@ -93,7 +94,9 @@ class Stream:
             self.sequence = self.cls_rings.summarise()
             self.summary = None
             if stats is not None:
-                self.summary = TokenSummary(stats, batch_size, self.sequence.device)
+                self.summary = FeatureSummary(
+                    stats, batch_size, self.sequence.device, self.sequence.dtype
+                )
         self.graphed_push: GraphedPush | None = None
         if self.sequence.is_cuda:
             capture = partial(graphed, device=self.sequence.device)
@@ -133,16 +136,17 @@ class Stream:
         self.ended = ended
         encoding = self._encoding(levels)
         if self.summary is not None:  # not part of what a graph replays
-            self.summary.add(encoding.tokens, encoding.token_mask)
+            self.summary.add_tokens(encoding.tokens, encoding.token_mask)
+            self.summary.add_samples(values)
         return encoding
 
     def features(self) -> Tensor:
-        """One vector for each series, (B, 4D), of all tokens that are final so far.
+        """One vector for each series, (B, 4D + H), of all tokens that are final so far.
 
         The sequence vector is joined with the maximum, the standard deviation and the share above
-        the median of each feature of the tokens, as by the pooling "all" of a batch. The sequence
-        vector looks back on the horizon, the rest on the whole stream. A stream keeps what this
-        needs only if it was made with ``features=True``.
+        the median of each feature of the tokens, and with the detail of all samples so far, as by
+        the pooling "all" of a batch. The sequence vector looks back on the horizon, the rest on the
+        whole stream. A stream keeps what this needs only if it was made with ``features=True``.
         """
         if self.summary is None:
             raise InputError(

@@ -15,7 +15,7 @@ from progmem import artifact, legacy
 from progmem.artifact import noted
 from progmem.errors import ArtifactError, ConfigError
 from progmem.files import remove_leftovers
-from progmem.model.saving import with_token_stats
+from progmem.model.saving import with_feature_stats
 
 KEEP = 3
 
@@ -67,7 +67,7 @@ def newest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint
 def restore(checkpoint: Checkpoint, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put weights and moments back where they were."""
     expected = learner.state_dict()
-    weights = with_token_stats(_with_prefix("learner.", checkpoint.tensors), expected)
+    weights = with_feature_stats(_with_prefix("learner.", checkpoint.tensors), expected)
     unfit = f"the checkpoint of step {checkpoint.step} is not of this run"
     states = {
         name: _with_prefix(f"optimizer.{name}.", checkpoint.tensors)

@@ -42,7 +42,7 @@ from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import make_fabric, split_batch
-from progmem.training.pretrain import initial_model, model_for, settle_token_stats
+from progmem.training.pretrain import initial_model, model_for, settle_feature_stats
 from progmem.training.trainer import Log, build_trainer, parameter_groups, to_device
 from progmem.views import draw_view, make_view
 
@@ -210,8 +210,8 @@ def _train(
         log(f"{out} has finished its {total} steps")
     learner.eval()
     frozen = cfg.finetune.only_head  # with its statistics, if it has any
-    if isinstance(encoder, PMT) and not (frozen and encoder.token_stats.values):
-        settle_token_stats(encoder, known, out / "model")  # of all rows: that needs no label
+    if isinstance(encoder, PMT) and not (frozen and encoder.feature_stats.values):
+        settle_feature_stats(encoder, known, out / "model")  # of all rows: that needs no label
     return learner
 
 

@@ -26,7 +26,7 @@ from progmem.losses.total import Embedded, Group, StepNegatives, draw_step_negat
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.ops.layers import linear, linear_gelu
-from progmem.pooling import fit_token_stats, fitting_step
+from progmem.pooling import fit_feature_stats, fitting_step
 from progmem.series import ChannelStats
 from progmem.training import randomness, run_folder
 from progmem.training.defaults import fill_defaults
@@ -168,23 +168,23 @@ def _train(
     }  # fmt: skip
     if not trainer.run(out, fingerprint=fingerprint, log=log):
         log_line(f"{out} has finished its {total} steps; its model is in {out / 'model'}")
-    settle_token_stats(model.eval(), rows, out / "model")
+    settle_feature_stats(model.eval(), rows, out / "model")
     if fabric.is_global_zero:
         model.save(out / "model")  # a finished run may have ended before this file
     return model
 
 
-def settle_token_stats(model: PMT, rows: TrainingWindows, folder: Path) -> None:
-    """Give a trained model the token statistics of its rows, or those saved with it before.
+def settle_feature_stats(model: PMT, rows: TrainingWindows, folder: Path) -> None:
+    """Give a trained model the feature statistics of its rows, or those saved with it before.
 
     A finished run that is opened again keeps the file in ``folder`` as it is: fitted on another
     machine, its numbers could differ in the last digits.
     """
-    stats = saving.saved_token_stats(model, folder)
+    stats = saving.saved_feature_stats(model, folder)
     if stats is None:
         some = torch.arange(0, len(rows), fitting_step(len(rows)))
-        stats = fit_token_stats(model, rows.cut(some))
-    model.token_stats.set(stats)
+        stats = fit_feature_stats(model, rows.cut(some))
+    model.feature_stats.set(stats)
 
 
 def make_pretrainer(
