@@ -6,11 +6,13 @@
     python -m benchmarks.few_labels --data-dir DATA --encoders ts2vec --ts2vec DIR  # wants a GPU
 
 Seven sets, 1 % and 5 % of the labels, five draws of them, official test rows, features standardised
-by the training rows, classified by a ridge and by a linear SVM. The encoders are a PMT as
-`progmem pretrain SET` trains it, the same PMT untrained, the values of a series, MiniRocket with
-10,000 kernels, and TS2Vec with its authors' defaults. ``--settings`` changes the recipe of the PMT
-and ``--name`` keeps the result apart; ``--validation`` scores training rows that are held out in
-place of test rows. Writes results/few_labels/<name>.json, or results/few_labels_validation/.
+by the training rows, classified by a logistic regression and a linear SVM. The encoders are a PMT
+as `progmem pretrain SET` trains it, the same PMT untrained, the values of a series, MiniRocket with
+10,000 kernels, and TS2Vec with its authors' defaults. Features of a PMT are all scales, and of
+these the sequence vector, it with the statistics of tokens ("levels"), and the detail.
+``--settings`` changes the recipe of the PMT and ``--name`` keeps the result apart;
+``--validation`` scores training rows that are held out in place of test rows. Writes
+results/few_labels/<name>.json, or results/few_labels_validation/.
 
 Shapes: R series, L samples, C channels, D features.
 """
@@ -44,8 +46,8 @@ from progmem.training.defaults import fill_defaults
 from progmem.training.pretrain import pretrain
 
 TRAINING_SEEDS = (0, 1, 2)
-POOLINGS = ("all", "sequence")
-HEADS = ("ridge", "linear")
+POOLINGS = ("all", "sequence")  # and parts of the first
+HEADS = ("logistic", "linear")
 KERNELS = 10_000  # of MiniRocket, its default
 
 Features = dict[str, np.ndarray]  # (R, D) by pooling
@@ -71,7 +73,9 @@ def fit_pmt(data: LabelledSet, seed: int, chosen: argparse.Namespace, *, train: 
     stats = feature_stats_for(model, data.X_train.transpose(0, 2, 1))
 
     def embed(x: np.ndarray) -> Features:
-        return pool(model, x.transpose(0, 2, 1), POOLINGS, stats=stats)
+        found = pool(model, x.transpose(0, 2, 1), POOLINGS, stats=stats)
+        levels, detail = np.split(found["all"], [4 * model.cfg.dim], axis=1)
+        return {**found, "levels": levels, "detail": detail}
 
     train_settings = {k: v for k, v in cfg.to_dict()["train"].items() if k != "seed"}
     return Fitted(embed, {"model": model.cfg.to_dict(), "train": train_settings})

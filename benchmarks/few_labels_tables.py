@@ -23,7 +23,7 @@ MEANS = {
     f"all {len(CELLS)}, mean": CELLS,
     "without Wafer, mean": [cell for cell in CELLS if cell[0] != "Wafer"],
 }
-POOLING, HEAD = "all", "ridge"  # the library's defaults
+POOLING, HEAD = "all", "logistic"  # the library's defaults
 
 
 def few_labels_table(results: list[Result]) -> str:
@@ -58,15 +58,24 @@ def headline_cells(results: list[Result], cells: list[Cell]) -> dict[str, str]:
     }
 
 
-def _by_features_and_head(columns: dict[str, list[Result]]) -> str:
-    """The means of each encoder with each kind of features and each head."""
+def _by_features_and_head(columns: dict[str, list[Result]], what: str = "encoder") -> str:
+    """The means of each encoder or recipe with each kind of features and each head."""
     lines = []
     for column, rows in columns.items():
         for pooling, head in _kinds(rows):
             found = _accuracies(rows, pooling, head)
             means = [_text(found, cells) for cells in MEANS.values()]
             lines.append([column, pooling, head, *means])
-    return markdown(["encoder", "features", "head", *MEANS], lines)
+    return markdown([what, "features", "head", *MEANS], lines)
+
+
+def recipe_parts_table(results: list[Result]) -> str:
+    """Means over the seven sets of each variant of the recipe, by features and head."""
+    columns: dict[str, list[Result]] = {}
+    for result in results:
+        for row in result["rows"]:
+            columns.setdefault(row["variant"], []).append(row)
+    return _by_features_and_head(columns, "recipe")
 
 
 def cpu_time_table(results: list[Result]) -> str:

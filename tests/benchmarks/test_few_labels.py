@@ -81,8 +81,8 @@ def test_every_encoder_is_scored_on_the_same_draws_with_its_times_and_settings(r
         assert sum(parts) == pytest.approx(row["seconds"]) and min(parts) > 0
         assert row["split"] == "official"
         for scores in row["scores"].values():
-            assert scores.keys() == {"1%", "5%"} and scores["1%"].keys() == {"ridge", "linear"}
-    assert rows["untrained", 1]["scores"].keys() == {"all", "sequence"}
+            assert scores.keys() == {"1%", "5%"} and scores["1%"].keys() == {"logistic", "linear"}
+    assert set(rows["untrained", 1]["scores"]) == {"all", "sequence", "levels", "detail"}
     assert rows["untrained", 1]["scores"] != rows["untrained", 2]["scores"]
     assert result["config"]["ts2vec"]["HAR"]["iterations"] == 3
     assert result["config"]["untrained"]["HAR"]["model"]["dim"] == 16
@@ -149,7 +149,7 @@ def made_row(encoder, seed, name, accuracy, poolings=("all", "sequence"), second
     def heads(worth):
         return {
             head: {"accuracy": [accuracy + worth + more - 0.01, accuracy + worth + more + 0.01]}
-            for head, more in (("ridge", 0.02), ("linear", 0.0))
+            for head, more in (("logistic", 0.02), ("linear", 0.0))
         }
 
     scores = {
@@ -188,11 +188,11 @@ def test_the_table_has_a_mean_over_draws_then_seeds_and_means_of_complete_rows()
         "| without Wafer, mean | 55.5 ± 1.4 | - | 81.9 |",
     ]
     assert [line.split(" | ")[:4] for line in second[2:]] == [
-        ["| progmem", "all", "ridge", "54.0 ± 1.4"],
+        ["| progmem", "all", "logistic", "54.0 ± 1.4"],
         ["| progmem", "all", "linear", "52.0 ± 1.4"],
-        ["| progmem", "sequence", "ridge", "64.0 ± 1.4"],
+        ["| progmem", "sequence", "logistic", "64.0 ± 1.4"],
         ["| progmem", "sequence", "linear", "62.0 ± 1.4"],
-        ["| raw values", "values", "ridge", "-"],
+        ["| raw values", "values", "logistic", "-"],
         ["| raw values", "values", "linear", "-"],
     ]
 
@@ -215,7 +215,7 @@ def test_time_on_a_cpu_is_shown_as_a_ratio_to_ts2vecs():
     rows = [made_row("trained", seed, "HAR", 0.9, ("all",), 1.0 + seed) for seed in (0, 1)]
     rows += [made_row("ts2vec", seed, "HAR", 0.8, ("max",), 2.0) for seed in (0, 1)]
     lines = cpu_time_table([{"rows": rows}]).splitlines()
-    assert lines[2] == "| HAR | progmem | all | ridge | 92.0 ± 0.0 | 97.0 ± 0.0 | 0.83x |"
+    assert lines[2] == "| HAR | progmem | all | logistic | 92.0 ± 0.0 | 97.0 ± 0.0 | 0.83x |"
     assert lines[-1] == "| HAR | TS2Vec's code | max | linear | 80.0 ± 0.0 | 85.0 ± 0.0 | 1.00x |"
 
 

@@ -11,7 +11,7 @@ from progmem.data.labels import draw_labels
 from progmem.errors import InputError
 from progmem.probes import classify as classify_module
 from progmem.probes.classify import C_GRID, FIXED_C, HEADS, SVM_HEADS, classify, fit_svm
-from progmem.probes.ridge import fit_ridge
+from progmem.probes.logistic import fit_logistic
 
 
 def test_label_draws_are_stratified_nested_and_reproducible():
@@ -75,19 +75,21 @@ def test_scores_are_those_worked_by_hand():
     assert scores.c[0] == FIXED_C["linear"]
 
 
-def test_the_ridge_is_scored_on_standardised_features_with_its_log_loss_and_penalty():
+def test_the_logistic_regression_is_scored_on_standardised_features_with_its_log_loss():
     rng = np.random.default_rng(1)
     (x, y), (test_x, test_y) = (clusters(rng, 60, apart=1.0) for _ in range(2))
-    scores = classify(7 * x + 3, y, 7 * test_x + 3, test_y, label_share=5, seeds=[4], head="ridge")
+    scores = classify(
+        7 * x + 3, y, 7 * test_x + 3, test_y, label_share=5, seeds=[4], head="logistic"
+    )
     mean, sd, rows = x.mean(0), x.std(0), draw_labels(y, 5, 4)
-    ridge, test = fit_ridge((x[rows] - mean) / sd, y[rows]), (test_x - mean) / sd
-    assert scores.c[0] == ridge.penalty
-    assert scores.accuracy[0] == (ridge.predict(test) == test_y).mean()
-    expected = log_loss(test_y, ridge.predict_proba(test))
+    head, test = fit_logistic((x[rows] - mean) / sd, y[rows]), (test_x - mean) / sd
+    assert scores.c[0] == 0.1
+    assert scores.accuracy[0] == (head.predict(test) == test_y).mean()
+    expected = log_loss(test_y, head.predict_proba(test))
     np.testing.assert_allclose(scores.log_loss, [expected], rtol=1e-9)
     svm = classify(x, y, test_x, test_y, label_share=5, seeds=[4], head="linear, fixed C")
     assert set(scores.as_lists()) - set(svm.as_lists()) == {"log_loss"}
-    unknown = classify(x, y, test_x, test_y + 1, label_share=5, seeds=[4], head="ridge")
+    unknown = classify(x, y, test_x, test_y + 1, label_share=5, seeds=[4], head="logistic")
     assert np.isfinite(unknown.log_loss).all()  # a class that no label has
 
 

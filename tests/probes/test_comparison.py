@@ -24,8 +24,8 @@ from progmem.probes.comparison import (
     raw_values,
     resample,
 )
+from progmem.probes.logistic import fit_logistic
 from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
-from progmem.probes.ridge import fit_ridge
 
 
 def clusters(seed, count, features=6, apart=2.0):
@@ -78,18 +78,18 @@ def test_series_are_scored_as_a_loop_over_folds_scores_them(features):
     for repeat in (0, 3):
         for k in range(5):
             test = folds[repeat] == k
-            ridge = fit_ridge(scaled[~test], y[~test])
-            likely = ridge.predict_proba(scaled[test])
+            head = fit_logistic(scaled[~test], y[~test])
+            likely = head.predict_proba(scaled[test])
             own = likely[np.arange(len(likely)), y[test]]
             np.testing.assert_array_equal(found.correct[repeat, test], likely.argmax(1) == y[test])
             np.testing.assert_allclose(found.log_loss[repeat, test], -np.log(own), rtol=1e-6)
 
 
-def test_held_out_series_are_scored_by_a_ridge_on_the_labelled_ones():
+def test_held_out_series_are_scored_by_one_head_on_the_labelled_ones():
     (x, y), (test, truth) = clusters(2, [8, 8], apart=0.5), clusters(3, [5, 7], apart=0.5)
     found = compare_held_out({"a": (x, test)}, y, truth)
     scaler = StandardScaler().fit(x)
-    likely = fit_ridge(scaler.transform(x), y).predict_proba(scaler.transform(test))
+    likely = fit_logistic(scaler.transform(x), y).predict_proba(scaler.transform(test))
     again = Outcome.of_probabilities(likely, truth)
     np.testing.assert_array_equal(found.outcomes["a"].correct, again.correct)
     np.testing.assert_allclose(found.outcomes["a"].log_loss, again.log_loss)

@@ -19,8 +19,8 @@ from progmem.detail import CONVOLUTIONS
 from progmem.errors import InputError
 from progmem.pooling import fit_feature_stats, pool
 from progmem.probes import comparison
+from progmem.probes.logistic import fit_logistic
 from progmem.probes.own_data import LabelProbe, Prediction
-from progmem.probes.ridge import fit_ridge
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_whole_numbers_with_holes_stay_whole(model):
     x, y = waves(12, 0)
     y = np.where(np.arange(12) < 3, np.nan, y + 1.0)
     probe = LabelProbe(progmem.load(model), pooling="sequence").fit(x, y)
-    assert probe.ridge.classes.tolist() == [1, 2] and probe.ridge.classes.dtype == np.int64
+    assert probe.head.classes.tolist() == [1, 2] and probe.head.classes.dtype == np.int64
     features = pool(probe.encoder, x, ["sequence"])["sequence"]
     np.testing.assert_allclose(probe.mean, features.mean(0, dtype=np.float64))
     assert len(features) == 12 and len(probe.y) == 9  # unlabelled ones scale too
@@ -145,7 +145,7 @@ def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
     assert (found.probability > 1 / 3).all() and len(set(found.probability.round(6))) > 20
     features = pool(probe.encoder, x, ["all"], stats=probe.feature_stats)["all"].astype(np.float64)
     scaled = (features - features.mean(0)) / features.std(0)
-    expected = fit_ridge(scaled, probe.y).predict_proba(scaled)
+    expected = fit_logistic(scaled, probe.y).predict_proba(scaled)
     np.testing.assert_allclose(found.probability, expected.max(1), rtol=1e-6)
 
 
@@ -281,7 +281,7 @@ def test_a_kept_probe_predicts_to_the_bit_and_classes_are_as_they_were_given(
     for found, before in zip(again.predict(x), probe.predict(x), strict=True):
         np.testing.assert_array_equal(found, before)
         assert found.dtype == before.dtype
-    assert set(again.ridge.classes) == set(names)
+    assert set(again.head.classes) == set(names)
 
 
 def test_a_probe_keeps_the_feature_statistics_it_was_fitted_with(model, tmp_path):
@@ -352,11 +352,11 @@ def cut(path, name, *shape):
         (lambda p: forge(p, {"classes": [0, 1, "a"]}), "its classes are"),
         (lambda p: forge(p, {"classes": [0, 1, True]}), "its classes are"),
         (lambda p: forge(p, {"classes": ["a"]}), "its classes are"),
-        (lambda p: forge(p, {"kernel": "rbf"}), "holds an SVM of an earlier version; fit it aga"),
-        (lambda p: forge(p, {"sharpness": "1"}), "sharpness in its note is '1'"),
-        (lambda p: forge(p, {"sharpness": float("nan")}), "it has {'sharpness': nan"),
-        (lambda p: forge(p, {"smoothing": 1.5}), "'smoothing': 1.5"),
-        (lambda p: forge(p, {"penalty": 0.0}), "'penalty': 0.0"),
+        (lambda p: forge(p, {"kernel": "rbf"}), "the head of an earlier version; fit it again"),
+        (lambda p: forge(p, {"penalty": 100.0}), "the head of an earlier version; fit it again"),
+        (lambda p: forge(p, {"smoothing": "1"}), "smoothing in its note is '1'"),
+        (lambda p: forge(p, {"smoothing": float("nan")}), "it has smoothing nan"),
+        (lambda p: forge(p, {"smoothing": 1.5}), "it has smoothing 1.5"),
         (lambda p: cut(p, "mean", 3), r"scale has shape \(32,\)"),
         (lambda p: cut(p, "scale", 3), r"scale has shape \(3,\)"),
         (lambda p: cut(p, "weights", 32), r"weights has shape \(32,\)"),
@@ -392,6 +392,6 @@ def test_a_probe_of_another_width_is_refused_when_it_is_used(model, kept, tmp_pa
 def test_a_class_of_one_label_can_be_predicted(model):
     x, _ = waves(9, 0)
     probe = LabelProbe(progmem.load(model)).fit(x, ["a"] * 4 + ["b"] * 4 + ["c"])
-    assert probe.ridge.classes.tolist() == ["a", "b", "c"]
+    assert probe.head.classes.tolist() == ["a", "b", "c"]
     found = probe.predict(x)
     assert set(found.label) <= {"a", "b", "c"} and (found.probability > 1 / 3).all()

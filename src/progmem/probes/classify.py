@@ -1,8 +1,8 @@
 """Few-label classification: heads on frozen features, over draws of the labels.
 
 The paper's heads are support vector machines of two kernels, linear and RBF, with C fixed or
-cross-validated; the ridge of `ridge` is the library's own. The baseline is the untrained encoder:
-the same shape and normalisation, with the weights of its initialisation.
+cross-validated; the logistic regression of `logistic` is the library's own. The baseline is the
+untrained encoder: the same shape and normalisation, with the weights of its initialisation.
 
 Shapes: R series, D features, n labelled series.
 """
@@ -19,6 +19,7 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
 
 from progmem.config import Amount
 from progmem.data.labels import amount_name, check_labels, draw_labels
@@ -26,7 +27,8 @@ from progmem.data.sets import LabelledSet
 from progmem.encoding import Encoder
 from progmem.model.pmt import PMT
 from progmem.pooling import POOLINGS, feature_stats_for, pool
-from progmem.probes.ridge import fit_ridge
+from progmem.probes import logistic
+from progmem.probes.logistic import fit_logistic
 
 
 def untrained_copy(model: PMT, seed: int = 0) -> PMT:
@@ -60,7 +62,7 @@ SVM_HEADS = {
     "rbf": SvmHead("rbf", True),
     "rbf, fixed C": SvmHead("rbf", False),
 }
-HEADS = (*SVM_HEADS, "ridge")
+HEADS = (*SVM_HEADS, "logistic")
 
 
 def fit_svm(x: np.ndarray, y: np.ndarray, head: SvmHead) -> SVC:
@@ -105,8 +107,8 @@ class LabelScores(NamedTuple):
     accuracy: np.ndarray  # (draws,)
     macro_f1: np.ndarray  # (draws,)
     weighted_f1: np.ndarray  # (draws,)
-    c: np.ndarray  # (draws,), the C of an SVM, the penalty of a ridge
-    log_loss: np.ndarray | None = None  # (draws,), of a ridge: an SVM has no probabilities
+    c: np.ndarray  # (draws,)
+    log_loss: np.ndarray | None = None  # (draws,); an SVM has no probabilities
 
     def as_lists(self) -> dict[str, list[float]]:
         """The scores that there are, for a json file."""
@@ -136,10 +138,10 @@ def classify(
     scores, losses = [], []
     for seed in seeds:
         rows = draw_labels(y, label_share, seed)
-        if head == "ridge":
-            ridge = fit_ridge(train[rows], y[rows])
-            predicted, c = ridge.predict(test), ridge.penalty
-            losses.append(float(ridge.log_loss(test, test_y).mean()))
+        if head == "logistic":
+            fitted = fit_logistic(train[rows], y[rows])
+            predicted, c = fitted.predict(test), logistic.C
+            losses.append(float(fitted.log_loss(test, test_y).mean()))
         else:
             predicted, c = _predict_by_svm(train[rows], y[rows], test, SVM_HEADS[head])
         macro, weighted = (
@@ -192,13 +194,14 @@ def probe_features(
     cells = [
         (pooling, share, head) for pooling in train for share in label_shares for head in heads
     ]
-    found = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")(
-        delayed(classify)(
-            train[pooling], data.y_train, test[pooling], data.y_test,
-            label_share=share, seeds=seeds, head=head,
-        )
-        for pooling, share, head in cells
-    )  # fmt: skip
+    with threadpool_limits(limits=1, user_api="blas"):  # threads of threads wait for each other
+        found = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")(
+            delayed(classify)(
+                train[pooling], data.y_train, test[pooling], data.y_test,
+                label_share=share, seeds=seeds, head=head,
+            )
+            for pooling, share, head in cells
+        )  # fmt: skip
     scores: dict[str, Any] = {}
     for (pooling, share, head), one in zip(cells, found, strict=True):
         place = scores.setdefault(pooling, {}).setdefault(amount_name(share), {})

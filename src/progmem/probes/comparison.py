@@ -1,7 +1,7 @@
 """Does pretraining pay? A trained encoder beside the untrained one, raw values and MiniRocket.
 
-All are read by the same head, `fit_ridge`, and scored on the same series: each labelled series is
-predicted from the others in folds, which are drawn several times, or series are held out.
+All are read by the same head, `fit_logistic`, and scored on the same series: each labelled series
+is predicted from the others in folds, which are drawn several times, or series are held out.
 
 Whether the difference of two accuracies tells anything is judged by twice its standard error. That
 is the larger of two: one of the folds, by Nadeau and Bengio's correction for series that are used
@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from progmem.data.labels import draw_labels
 from progmem.errors import InputError
-from progmem.probes.ridge import fit_ridge
+from progmem.probes.logistic import coordinates_of, fit_logistic
 from progmem.series import as_float64
 
 FOLDS, MAX_REPEATS = 5, 5
@@ -172,7 +172,7 @@ class Comparison(NamedTuple):
             rows.append((name, f"{accuracy:.1f}", f"{low} to {high}", f"{loss:.2f}"))
         one_head = "finetuned" not in self.outcomes
         return [
-            f"{self.how}, by {'one ridge' if one_head else 'one ridge where not finetuned'}:",
+            f"{self.how}, by one logistic regression{'' if one_head else ' where not finetuned'}:",
             *(f"  {row[0]:14}" + "".join(f"{cell:>16}" for cell in row[1:]) for row in rows),
             *(f"  {name} was left out: {why}" for name, why in self.left_out.items()),
             "raw values and MiniRocket see series resampled to one length, gaps interpolated",
@@ -242,32 +242,19 @@ def compare_by_folds(
     """Each labelled series is predicted from those of other folds, by each of ``features``."""
     outcomes = {}
     for name, x in features.items():
-        x = _coordinates(StandardScaler().fit_transform(x.astype(np.float64)))
+        x, _ = coordinates_of(StandardScaler().fit_transform(x.astype(np.float64)))
         correct, loss = np.empty(folds.shape, dtype=bool), np.empty(folds.shape)
         for repeat, fold in enumerate(folds):
             for k in np.unique(fold):
                 test = fold == k
-                ridge = fit_ridge(x[~test], y[~test])
-                correct[repeat, test] = ridge.predict(x[test]) == y[test]
-                loss[repeat, test] = ridge.log_loss(x[test], y[test])
+                head = fit_logistic(x[~test], y[~test])
+                correct[repeat, test] = head.predict(x[test]) == y[test]
+                loss[repeat, test] = head.log_loss(x[test], y[test])
         outcomes[name] = Outcome(correct, loss)
     independent = len(y) if recordings is None else len(np.unique(recordings))
     repeats, count = len(folds), len(np.unique(folds[0]))
     how = f"each label predicted from the others, in {count} folds drawn {repeats} times"
     return Comparison(outcomes, dict(left_out or {}), independent, how, folds)
-
-
-def _coordinates(x: np.ndarray) -> np.ndarray:
-    """Features (n, D) as at most n numbers for each series, with the same inner products.
-
-    A ridge depends on nothing else, so it predicts the same; thousands of features are then no
-    burden in every fold.
-    """
-    n, D = x.shape
-    if n >= D:
-        return x
-    values, vectors = np.linalg.eigh(x @ x.T)
-    return vectors * np.sqrt(values.clip(0))
 
 
 def compare_held_out(
@@ -281,8 +268,8 @@ def compare_held_out(
     outcomes = {}
     for name, (train, test) in features.items():
         scaler = StandardScaler().fit(train.astype(np.float64))
-        ridge, test = fit_ridge(scaler.transform(train), y), scaler.transform(test)
-        correct, loss = ridge.predict(test) == test_y, ridge.log_loss(test, test_y)
+        head, test = fit_logistic(scaler.transform(train), y), scaler.transform(test)
+        correct, loss = head.predict(test) == test_y, head.log_loss(test, test_y)
         outcomes[name] = Outcome(correct[None], loss[None])
     how = f"{len(test_y)} series held out, predicted from {len(y)}"
     return Comparison(outcomes, dict(left_out or {}), len(test_y), how)

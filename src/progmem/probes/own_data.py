@@ -1,4 +1,4 @@
-"""A user's own few labels: a ridge on a frozen encoder, fitted, kept, applied.
+"""A user's own few labels: a head on a frozen encoder, fitted, kept, applied.
 
 Shapes: B series, L samples, C channels, D features, Y classes.
 """
@@ -33,7 +33,7 @@ from progmem.probes.comparison import (
     compare_held_out,
     draw_folds,
 )
-from progmem.probes.ridge import FittedRidge, fit_ridge
+from progmem.probes.logistic import FittedLogistic, fit_logistic
 from progmem.series import Series
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import read_as_trained, run_of
@@ -54,11 +54,11 @@ class Prediction(NamedTuple):
 
 
 class LabelProbe:
-    """Predicts a user's classes, by a ridge on a frozen encoder's features of a few series."""
+    """Predicts a user's classes, by a logistic regression on a frozen encoder's features."""
 
     mean: np.ndarray  # (D,), of the features
     scale: np.ndarray  # (D,)
-    ridge: FittedRidge
+    head: FittedLogistic
 
     def __init__(
         self,
@@ -86,15 +86,15 @@ class LabelProbe:
         scaler = StandardScaler().fit(features)
         self.mean, self.scale = scaler.mean_, scaler.scale_
         self.features, self.y, self.known = self._scaled(features[known]), labels, known
-        self.ridge = fit_ridge(self.features, self.y)
+        self.head = fit_logistic(self.features, self.y)
         return self
 
     def predict(self, x: Any) -> Prediction:
-        likely = self.ridge.predict_proba(self.scaled_features(x))
-        return Prediction.of_probabilities(self.ridge.classes, likely)
+        likely = self.head.predict_proba(self.scaled_features(x))
+        return Prediction.of_probabilities(self.head.classes, likely)
 
     def scaled_features(self, x: Any) -> np.ndarray:
-        """Features (B, D) as the ridge takes them."""
+        """Features (B, D) as the head takes them."""
         features = self._features(x)
         if features.shape[1:] != self.mean.shape:
             raise InputError(
@@ -115,16 +115,16 @@ class LabelProbe:
 
     def save(self, path: Path) -> None:
         """Write the fitted probe, without the encoder."""
-        ridge = self.ridge
+        head = self.head
         arrays = {"mean": self.mean, "scale": self.scale,
-                  "weights": ridge.weights, "intercept": ridge.intercept}  # fmt: skip
+                  "weights": head.weights, "intercept": head.intercept}  # fmt: skip
         tensors = {name: torch.as_tensor(array) for name, array in arrays.items()}
         if self.feature_stats is not None:
             tensors |= {f"{_STATS}{n}": t for n, t in self.feature_stats.tensors().items()}
         note = {
             "encoder": fingerprint(self.encoder), "pooling": self.pooling,
-            "columns": list(self.columns), "classes": ridge.classes.tolist(),
-            **{name: getattr(ridge, name) for name in _NUMBERS},
+            "columns": list(self.columns), "classes": head.classes.tolist(),
+            "smoothing": head.smoothing,
         }  # fmt: skip
         artifact.write(path, "label probe", tensors, note)
 
@@ -142,18 +142,18 @@ class LabelProbe:
                 raise ArtifactError(
                     f"{path} was fitted on the features of another model; fit it again"
                 )
-            if "kernel" in note:
-                raise ArtifactError(f"{path} holds an SVM of an earlier version; fit it again")
+            if "kernel" in note or "penalty" in note:
+                raise ArtifactError(f"{path} holds the head of an earlier version; fit it again")
             pooling = noted(note, "pooling", str, where)
             columns = noted(note, "columns", list, where, of=str)
             if pooling not in POOLINGS:
                 raise ArtifactError(f"{where}: it has pooling {pooling!r}")
             feature_stats = _pop_feature_stats(found, path) if pooling == "all" else None
-            ridge = _read_ridge(found, where)
+            head = _read_head(found, where)
         except ArtifactError as error:
             raise InputError(str(error)) from error
         probe = cls(encoder, pooling=pooling, columns=columns)
-        probe.ridge, probe.feature_stats = ridge, feature_stats
+        probe.head, probe.feature_stats = head, feature_stats
         probe.mean, probe.scale = (found.tensors[name].numpy() for name in ("mean", "scale"))
         return probe
 
@@ -178,11 +178,10 @@ def _pop_feature_stats(found: Artifact, path: Path) -> FeatureStats:
 
 
 _STATS = "features."  # begins the names of feature statistics
-_NUMBERS = ("sharpness", "smoothing", "penalty")
 
 
-def _read_ridge(found: Artifact, where: str) -> FittedRidge:
-    """The ridge of an artifact, if all of its parts and the scaling fit together."""
+def _read_head(found: Artifact, where: str) -> FittedLogistic:
+    """The head of an artifact, if all of its parts and the scaling fit together."""
     note, tensors = found.note, found.tensors
     names = noted(note, "classes", list, where, of=(str, int))
     classes, Y = (
@@ -199,11 +198,11 @@ def _read_ridge(found: Artifact, where: str) -> FittedRidge:
     finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
     if not finite or bool((tensors["scale"] <= 0).any()):
         raise ArtifactError(f"{where}: a number is not finite, or a scale not above 0")
-    numbers = {name: noted(note, name, float, where) for name in _NUMBERS}
-    if not all(0 < number < np.inf for number in numbers.values()) or numbers["smoothing"] > 1:
-        raise ArtifactError(f"{where}: it has {numbers}")
+    smoothing = noted(note, "smoothing", float, where)
+    if not 0 < smoothing <= 1:
+        raise ArtifactError(f"{where}: it has smoothing {smoothing}")
     weights, intercept = (tensors[name].numpy() for name in ("weights", "intercept"))
-    return FittedRidge(weights, intercept, **numbers, classes=classes)
+    return FittedLogistic(weights, intercept, smoothing, classes)
 
 
 def fingerprint(encoder: Encoder) -> str:
@@ -262,7 +261,7 @@ def classify_files(
     check_order(str(data), columns_of(recordings), targets)
     fitted = LabelProbe(model, pooling=pooling or POOLING, columns=columns_of(recordings))
     fitted.fit([r.values for r in recordings], y)
-    log(f"{len(fitted.y)} labelled series, {len(fitted.ridge.classes)} classes")
+    log(f"{len(fitted.y)} labelled series, {len(fitted.head.classes)} classes")
     predicted: Prediction | None = None
     if out is not None:
         predicted = fitted.predict([r.values for r in targets])
