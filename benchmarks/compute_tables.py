@@ -39,6 +39,17 @@ def training_table(results: list[Result]) -> str:
     return _by_device(results, _training_part)
 
 
+def recipe_step_table(results: list[Result]) -> str:
+    """A training step of each recipe, over one of the paper's; times on a GPU only."""
+    lines = []
+    for result in results:
+        base = result["rows"][0]["seconds"]
+        for row in result["rows"]:
+            shown = f"{1e3 * row['seconds']:.1f} ms" if "NVIDIA" in result["device"] else "-"
+            lines.append([result["device"], row["recipe"], shown, f"{row['seconds'] / base:.2f}x"])
+    return markdown(["device", "recipe", "step", "over the paper's"], lines)
+
+
 def families_table(results: list[Result]) -> str:
     """A training step and `encode` by variant: without a family of kernels, compiled, plain."""
     return "\n\n".join(

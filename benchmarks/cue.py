@@ -1,4 +1,4 @@
-"""Cue retention of the four variants in experiments/cue: with and without PCL, both read-outs.
+"""Cue retention of the variants in experiments/cue: with and without PCL, both read-outs, default.
 
     python -m benchmarks.cue --data-dir DIR      # wants a GPU; writes results/cue/FordA-<row>.json
 

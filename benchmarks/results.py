@@ -16,11 +16,12 @@ from benchmarks.compute_tables import (
     before_and_after_table,
     families_table,
     numerics_table,
+    recipe_step_table,
     stream_table,
     training_table,
     vectorised_table,
 )
-from benchmarks.few_labels_tables import cpu_time_table, few_labels_table
+from benchmarks.few_labels_tables import cpu_time_table, few_labels_table, recipe_parts_table
 from progmem.report import tables
 from progmem.report.record import RESULTS
 from progmem.report.tables import (
@@ -63,10 +64,12 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "end_to_end": classification_table,
     "few_labels": few_labels_table,
     "few_labels_validation": few_labels_table,
+    "recipe_parts": recipe_parts_table,
     "cpu_time": cpu_time_table,
     "compute_stream": stream_table,
     "compute_vectorised": vectorised_table,
     "compute_aggregator": aggregator_table,
+    "recipe_step": recipe_step_table,
     "training_step": training_table,
     "kernel_families": families_table,
     "before_and_after": before_and_after_table,
