@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -76,12 +77,12 @@ def negative_logsumexp(bank: Bank, temperature: float | Tensor) -> NegativeLogSu
                 continue
             # all anchors are passed on as they are, which spares a copy of their gradient
             some = anchors if high - low == len(anchors) else anchors[done : done + high - low]
-            cosine: Tensor = _Similarity.apply(  # type: ignore[no-untyped-call]
-                some, pools[1 - view], own.start + low, M, negatives.entries
+            mask = masks[1 - view][low:high]
+            results.append(
+                _NegativeLogSumExp.apply(  # type: ignore[no-untyped-call]
+                    some, pools[1 - view], mask, temperature, own.start + low, negatives.entries
+                )
             )
-            mask = masks[1 - view][low:high, None]  # (s, 1, M)
-            logits = (cosine / temperature).masked_fill(~mask, -float("inf"))
-            results.append((torch.logsumexp(logits, dim=-1), _mean(cosine.detach(), mask)))
             done += high - low
         negative_lse, negative_sim = (torch.cat(column) for column in zip(*results, strict=True))
         return negative_lse, negative_sim
@@ -94,25 +95,48 @@ def circular(x: Tensor, count: int) -> Tensor:
     return torch.cat([x, x[:count]])
 
 
-class _Similarity(torch.autograd.Function):
-    """Each sequence's anchors (s, T, D) against its M entries of the pool (B P + M, D): (s, T, M).
+class _NegativeLogSumExp(torch.autograd.Function):
+    """Each sequence's anchors (s, T, D) against its M entries of the pool (B P + M, D).
 
-    Autograd would store the gradient of every sequence's entries and then add them up. Here the
-    gradients of sequences whose entries do not overlap are added to the pool's in one product; a
-    few such products cover all sequences.
+    Autograd would keep several tensors of the size of the similarities (s, T, M), and pass over
+    them a dozen times; the shares of the negatives are all that backward needs. It would also store
+    the gradient of every sequence's entries and then add them up. Here the gradients of sequences
+    whose entries do not overlap are added to the pool's in one product; a few such products cover
+    all sequences.
     """
 
     @staticmethod
-    def forward(ctx: Any, anchors: Tensor, pool: Tensor, first: int, M: int, P: int) -> Tensor:
-        ctx.save_for_backward(anchors, pool)
-        ctx.settings = first, M, P
-        return anchors @ pool[first * P :].unfold(0, M, P)[: len(anchors)]
+    def forward(
+        ctx: Any,
+        anchors: Tensor,
+        pool: Tensor,
+        mask: Tensor,
+        temperature: float | Tensor,
+        first: int,
+        P: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-sum-exp and mean similarity, (s, T) each; ``mask`` is (s, M)."""
+        entries = pool[first * P :].unfold(0, mask.shape[1], P)[: len(anchors)]  # (s, D, M)
+        # the lowest number instead of -inf: a sequence without negatives must not give NaN
+        floor = pool.new_zeros(mask.shape).masked_fill(~mask, torch.finfo(pool.dtype).min)
+        logits = torch.baddbmm(floor[:, None], anchors / temperature, entries)  # (s, T, M)
+        shares = F.softmax(logits, dim=-1)
+        lse = logits.amax(-1) - shares.amax(-1).log()  # the largest share is e^{max - lse}
+        lse = lse.masked_fill(~mask.any(1, keepdim=True), -float("inf"))
+        total = mask[:, None].to(pool.dtype) @ entries.mT  # (s, 1, D)
+        mean = (anchors @ total.mT).squeeze(2) / mask.sum(1, keepdim=True).clamp(min=1)
+        ctx.save_for_backward(anchors, pool, shares)
+        ctx.settings = temperature, first, P
+        ctx.mark_non_differentiable(mean)
+        return lse, mean
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_similarity: Tensor) -> tuple[Tensor | None, ...]:
-        anchors, pool = ctx.saved_tensors
-        first, M, P = ctx.settings
+    def backward(ctx: Any, d_lse: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        anchors, pool, shares = ctx.saved_tensors
+        temperature, first, P = ctx.settings
+        M = shares.shape[2]
+        d_similarity = shares * (d_lse / temperature)[..., None]
         d_anchors = d_similarity @ pool[first * P :].unfold(0, M, P)[: len(anchors)].mT
         d_pool = torch.zeros_like(pool)
         step = -(-M // P)  # sequences until the next one whose entries do not overlap
@@ -120,9 +144,4 @@ class _Similarity(torch.autograd.Function):
             some = anchors[i::step]
             d_entries = d_pool[(first + i) * P :].unfold(0, M, step * P)[: len(some)]  # (., D, M)
             d_entries.mT.baddbmm_(d_similarity[i::step].mT, some)
-        return d_anchors, d_pool, None, None, None
-
-
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the last axis where ``mask``; 0 where there is nothing."""
-    return (values * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+        return d_anchors, d_pool, None, None, None, None
