@@ -287,7 +287,7 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, A
 def make_optimizer(groups: list[dict[str, Any]], lr: float, device: torch.device) -> Any:
     """AdamW; on a GPU its learning rate and step counts are there, so that it can be captured."""
     if device.type != "cuda":
-        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
+        return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), fused=True)
     groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
     return torch.optim.AdamW(groups, betas=(0.9, 0.999), fused=True, capturable=True)
 
