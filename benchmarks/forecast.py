@@ -1,7 +1,6 @@
 """Forecasting in full: three series, encoders trained and untrained as experiments/forecast/ says:
 one token a sample with the time covariates beside it, the same without them, and tokens of one to
-four days of 24 samples, without them; the tokens of a kept row trained by the default recipe; and
-what the ridges make of the last values themselves.
+four days of 24 samples, without them; and what the ridges make of the last values themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -36,9 +35,7 @@ ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
             "trained_bare": "trained, no covariates",
             "untrained_bare": "untrained, no covariates",
             "trained_day": "trained, day tokens",
-            "untrained_day": "untrained, day tokens",
-            "trained_default": "trained, default recipe",
-            "untrained_default": "untrained, default recipe"}  # fmt: skip
+            "untrained_day": "untrained, day tokens"}  # fmt: skip
 SEEDS = (0, 1, 2)
 EXPERIMENTS = Path(__file__).parent.parent / "experiments/forecast"
 

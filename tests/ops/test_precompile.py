@@ -66,20 +66,22 @@ def test_kernels_are_made_once_a_kind_and_not_launched(tmp_path):
 def test_on_a_gpu_kernels_are_there_before_the_warm_up_also_those_of_the_backward_pass():
     from progmem.ops.fused import gated_mix
 
-    width = 203  # nobody else's
+    width = 203
     x = torch.randn(5, width, device="cuda", requires_grad=True)
     more, weights = torch.randn(1, width, device="cuda"), torch.arange(width, device="cuda")
+    both = gated_mix._mix_forward.function, gated_mix._mix_backward.function
+    compiled = [f.device_caches[x.get_device()][0] for f in both]
+    for kernels in compiled:
+        kernels.clear()  # other tests may have needed the same ones
     there = []
 
     def call():
-        both = gated_mix._mix_forward.function, gated_mix._mix_backward.function
-        there.append([len(f.device_caches[x.get_device()][0]) for f in both])
+        there.append([len(kernels) for kernels in compiled])
         out = gated_mix.gated_mix(x, more, x, more.expand(5, -1))
         return out, torch.autograd.grad((out * weights).sum(), x)[0]
 
     out, slope = warm_up(call, 1)
-    (forward, backward), (forward_then, backward_then) = there
-    assert (forward_then, backward_then) == (forward + 1, backward + 1)
+    assert there == [[0, 0], [1, 1]]
     again = x.detach().requires_grad_()  # x itself stays with the stream of the warm-up
     g = torch.sigmoid(again + more)
     expected = g * again + (1 - g) * more
