@@ -18,6 +18,7 @@ from benchmarks import (
     full_attention,
     kernel_families,
     numerics,
+    recipe_step,
     training_step,
 )
 from benchmarks.compute_tables import before_and_after_table, families_table
@@ -196,6 +197,12 @@ def test_the_peak_memory_is_that_of_steps_and_not_of_what_begins_them(monkeypatc
     found = kernel_families.time_step(chosen, graph=True)
     assert (found["ms"], found["peak_mb"]) == (50.0, 3.0)
     assert done == ["begin", "reset", *["step"] * kernel_families.FIRST, "peak"]
+
+
+def test_a_step_of_the_default_recipe_is_timed_beside_one_of_the_papers(run):
+    result, printed = run(recipe_step, ["--size", "tiny", "--batch", "4"])
+    assert [row["recipe"] for row in result["rows"]] == ["the paper's", "default"]
+    assert "| the paper's | - | 1.00x |" in printed  # times are shown on a GPU only
 
 
 def test_a_variant_that_trains_otherwise_is_not_timed(run, monkeypatch):

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import cpu_time, few_labels
-from benchmarks.few_labels_tables import CELLS, cpu_time_table, few_labels_table
+from benchmarks import cpu_time, few_labels, recipe_parts
+from benchmarks.few_labels_tables import (
+    CELLS,
+    cpu_time_table,
+    few_labels_table,
+    recipe_parts_table,
+)
 from benchmarks.short_training import untrained_model
 from progmem.config import read_config
 from progmem.data.datasets import load_labelled
@@ -209,6 +214,24 @@ def test_encoders_that_had_other_labels_are_not_put_into_one_table():
     files[1]["labelled_rows"]["HAR"]["1%"] = [[3, 6]]
     with pytest.raises(InputError, match="b has other labelled rows of HAR"):
         few_labels_table(files)
+
+
+def test_parts_of_the_recipe_are_compared_by_their_means():
+    rows = [
+        made_row("trained", 0, name, worth, ("all",)) | {"variant": variant}
+        for variant, worth in (("default", 0.5), ("nothing hidden", 0.4))
+        for name in SETS
+    ]
+    lines = recipe_parts_table([{"rows": rows}]).splitlines()
+    assert lines[0].startswith("| recipe | features | head | 1 %, mean | 5 %, mean |")
+    assert lines[2] == "| default | all | logistic | 52.0 | 57.0 | 54.5 | 54.5 |"
+    assert lines[4] == "| nothing hidden | all | logistic | 42.0 | 47.0 | 44.5 | 44.5 |"
+
+
+@pytest.mark.parametrize("variant", recipe_parts.VARIANTS)
+def test_the_settings_of_a_part_are_settings_that_change_something(variant):
+    changed = read_config(None, recipe_parts.VARIANTS[variant]) != read_config(None)
+    assert changed == (variant not in ("default", "untrained"))
 
 
 def test_time_on_a_cpu_is_shown_as_a_ratio_to_ts2vecs():
