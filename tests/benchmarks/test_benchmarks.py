@@ -226,7 +226,9 @@ def test_a_step_is_compared_with_float64_and_may_not_be_far_from_it(run):
     result, printed = run(numerics, NUMERICS)
     plain, ours = (row["errors"] for row in result["rows"])
     assert plain == ours  # on a CPU the two are one
-    assert all(0 < error < 1e-4 for error in plain.values()) and len(plain) == 5
+    assert all(error < 1e-4 for error in plain.values()) and len(plain) == 5
+    del plain["loss"]  # of the two, rounded to float32: it may be the same number
+    assert min(plain.values()) > 0
     assert "| as in a run, 32 | " in printed
     worse = {"path": "x", "precision": "bf16", "errors": {"loss": 3e-2}}
     numerics.check(worse, worse | {"errors": {"loss": 1.6e-2}})
