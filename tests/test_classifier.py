@@ -56,6 +56,7 @@ def test_all_of_scikit_learns_checks_hold():
     check_estimator(quick(), expected_failed_checks=expected, on_skip=None)
 
 
+@pytest.mark.slow
 def test_it_tells_unseen_series_apart_from_a_few_labels():
     X, y = slopes()
     texts = np.where(y, "up", "flat").astype(object)

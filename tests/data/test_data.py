@@ -253,6 +253,7 @@ def test_cached_rows_are_those_that_are_fetched(normalise):
     assert fits_on_device(rows, like)
 
 
+@pytest.mark.slow
 def test_rows_too_large_to_keep_are_fetched_and_train_the_same(monkeypatch, finished, tmp_path):
     monkeypatch.setattr("progmem.data.windows.MAX_CACHE_BYTES", 0)
     run(tmp_path / "run")
