@@ -20,14 +20,15 @@ from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS
 from progmem.report import record
 
-STEPS = 800
+STEPS = 500
 VARIANTS: dict[str, list[str]] = {
     "untrained": [],
     "default": [],
-    "nothing hidden": ["views.hide=0"],
+    "with PCL": ["loss.pcl=1"],
+    "without HGCL": ["loss.hgcl=0"],
+    "nothing hidden": ["views.hide=0", "loss.pcl=0"],
     "hidden, not predicted": ["loss.predict=0"],
     "learning rate 1e-4": ["train.lr=1e-4"],
-    "prediction alone": ["loss.icl=0", "loss.pcl=0", "loss.hgcl=0"],
     "former default": ["views.preset=medium", "train.lr=1e-4"],
 }
 

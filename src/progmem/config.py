@@ -313,7 +313,7 @@ class LossConfig:
     """Weights, temperatures and widths of the objectives."""
 
     icl: float = number(1.0, 0)
-    pcl: float = number(1.0, 0)
+    pcl: float | None = number(None, 0, optional=True)  # None: 0 where spans are hidden, else 1
     hgcl: float = number(1.0, 0)
     predict: float | None = number(None, 0, optional=True)  # None: 1 where spans are hidden
     icl_temperature: float = positive(0.2)
@@ -380,9 +380,11 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
-        if self.loss.predict is None:
-            weight = 1.0 if self.views.hide else 0.0
-            object.__setattr__(self, "loss", replace(self.loss, predict=weight))
+        # memories of two views with other spans hidden must not be drawn together: they would
+        # learn to forget what only one of the views has seen
+        by_views = {"pcl": float(not self.views.hide), "predict": float(self.views.hide > 0)}
+        open_weights = {name: w for name, w in by_views.items() if getattr(self.loss, name) is None}
+        object.__setattr__(self, "loss", replace(self.loss, **open_weights))
         if self.loss.predict and not self.views.hide:
             raise ConfigError(
                 f"loss.predict is {self.loss.predict:g}, but views.hide is 0 and nothing is hidden"

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.config import ModelConfig
-from progmem.ops import with_fused
+from progmem.ops.layers import unfold
 
 
 def count_tokens(cfg: ModelConfig, length: int) -> int:
@@ -72,13 +72,7 @@ def unfold_windows(x: Tensor, cfg: ModelConfig, windows: int) -> Tensor:
         x = F.pad(x, (*(0, 0) * (x.dim() - 2), 0, length - x.shape[1]))
     elif x.shape[1] > length:
         x = x[:, :length]  # tokens that are in no window
-    return _unfold(x, cfg.window, cfg.stride)
-
-
-@with_fused("window_layout.unfold", supports="unfold_supports")
-def _unfold(x: Tensor, window: int, stride: int) -> Tensor:
-    """A view of the tokens; the fused form differs in backward, which sums copies in one pass."""
-    return x.unfold(1, window, stride).movedim(-1, 2)  # (B, N, W, ...)
+    return unfold(x, cfg.window, cfg.stride)
 
 
 def align_copies(rows: Tensor, cfg: ModelConfig, tokens: int) -> Tensor:

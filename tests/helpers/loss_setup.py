@@ -46,8 +46,9 @@ def entry_of(negatives):
     return negatives.order[place % pool]
 
 
-def run(views, drawn, cfg, model, **settings):
+def run(views, drawn, model, **settings):
     settings = {
+        "pcl": 1,
         "icl_temperature": 0.3,
         "token_temperature": 0.5,
         "window_temperature": 0.4,

@@ -6,7 +6,6 @@ import pytest
 import torch
 from loss_setup import B, D, draws_for, entry_of, make_embedded, run, setting
 
-from progmem.config import LossConfig
 from progmem.losses import pairs
 from progmem.losses.pairs import draw_negatives, match, overlapping
 
@@ -15,7 +14,7 @@ def test_swapping_the_views_changes_nothing():
     model = setting(6, 3)
     views = make_embedded(model), make_embedded(model)
     drawn = draws_for(views)
-    there, back = (run(v, drawn, LossConfig(), model)[0] for v in (views, views[::-1]))
+    there, back = (run(v, drawn, model)[0] for v in (views, views[::-1]))
     torch.testing.assert_close(there, back, rtol=0, atol=1e-12)
 
 
@@ -27,7 +26,7 @@ def test_the_order_of_the_rows_does_not_matter_when_all_negatives_are_taken():
     losses = []
     for pair in (views, tuple(v._make(None if t is None else t[order] for t in v) for v in views)):
         drawn = draws_for(pair, overlap=overlap, count=10_000)
-        losses.append(run(pair, drawn, LossConfig(), model)[0])
+        losses.append(run(pair, drawn, model)[0])
     torch.testing.assert_close(*losses, rtol=0, atol=1e-12)
 
 
@@ -36,7 +35,7 @@ def test_padding_does_not_change_a_loss_at_given_negatives():
     model = setting(6, 3)
     views = make_embedded(model, K=9, gaps=False), make_embedded(model, K=9, gaps=False)
     drawn = draws_for(views)
-    plain = run(views, drawn, LossConfig(), model)[0]
+    plain = run(views, drawn, model)[0]
     padded = []
     for v in views:
         pad_tokens = torch.full((B, 3, D), 7.0, dtype=torch.float64)
@@ -60,7 +59,7 @@ def test_padding_does_not_change_a_loss_at_given_negatives():
         slots=moved(drawn.slots, 4, 6),
         windows=moved(drawn.windows, 2, 3),
     )
-    torch.testing.assert_close(run(tuple(padded), wide, LossConfig(), model)[0], plain)
+    torch.testing.assert_close(run(tuple(padded), wide, model)[0], plain)
 
 
 def test_sums_in_pieces_are_the_same_with_gradients(monkeypatch):
@@ -71,7 +70,7 @@ def test_sums_in_pieces_are_the_same_with_gradients(monkeypatch):
     results = []
     for limit in (2**25, 1):
         monkeypatch.setattr(pairs, "LIMIT", limit)
-        loss, _ = run(views, drawn, LossConfig(), model)
+        loss, _ = run(views, drawn, model)
         results.append((loss, *torch.autograd.grad(loss, leaves)))
     for whole, pieces in zip(*results, strict=True):
         torch.testing.assert_close(whole, pieces, rtol=0, atol=1e-12)
@@ -137,8 +136,8 @@ def test_time_matching_of_equal_times_is_matching_by_position():
         for v in views
     ]
     drawn = draws_for(views)
-    by_time = run(tuple(timed), drawn, LossConfig(), model)[0]
-    torch.testing.assert_close(by_time, run(views, drawn, LossConfig(), model)[0])
+    by_time = run(tuple(timed), drawn, model)[0]
+    torch.testing.assert_close(by_time, run(views, drawn, model)[0])
 
 
 @pytest.mark.parametrize("on", [c for c in itertools.product([0, 1], repeat=3) if any(c)])
@@ -147,6 +146,6 @@ def test_only_active_objectives_are_computed(on):
     views = make_embedded(model), make_embedded(model)
     icl, pcl, hgcl = on
     weights = {"icl": 2.0 * icl, "pcl": 3.0 * pcl, "hgcl": 5.0 * hgcl}
-    loss, parts = run(views, draws_for(views), LossConfig(), model, **weights)
+    loss, parts = run(views, draws_for(views), model, **weights)
     assert {n for n in ("icl", "pcl", "hgcl") if n in parts} == {n for n, w in weights.items() if w}
     assert loss.item() == pytest.approx(sum(w * parts[n].item() for n, w in weights.items() if w))

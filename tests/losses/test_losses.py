@@ -21,7 +21,7 @@ def test_losses_are_the_papers_formulas(window, stride, form):
     model = setting(window, stride)
     views = make_embedded(model), make_embedded(model)
     drawn = draws_for(views)
-    loss, parts = run(views, drawn, LossConfig(), model, hgcl_form=form)
+    loss, parts = run(views, drawn, model, hgcl_form=form)
 
     expected = {"icl": loops.icl(views[0].sequence, views[1].sequence, 0.3, drawn.overlap)}
     terms = {"pcl": [], "hgcl_tokens": [], "hgcl_windows": []}
@@ -70,7 +70,7 @@ def test_a_collapsed_encoder_gives_the_values_of_not_knowing():
     model = setting(4, 4)
     views = constant((make_embedded(model, K=12, gaps=False),) * 2)
     drawn = draws_for(views, overlap=torch.eye(B, dtype=torch.bool), count=10_000)
-    _, parts = run(views, drawn, LossConfig(), model)
+    _, parts = run(views, drawn, model)
     assert parts["icl"].item() == pytest.approx(math.log(2 * B - 1))
     N, K = 3, 12
     assert parts["pcl"].item() == pytest.approx(math.log(1 + (B - 1) * N * 2))
@@ -99,7 +99,9 @@ def test_one_value_of_each_loss_by_hand():
         count=99,
         generator=torch.Generator().manual_seed(0),
     )
-    cfg = LossConfig(icl_temperature=1, token_temperature=1, window_temperature=1, token_width=0.5)
+    cfg = LossConfig(
+        pcl=1, icl_temperature=1, token_temperature=1, window_temperature=1, token_width=0.5
+    )
     _, parts = total_loss(
         (view, view), drawn, OneProcess(2), cfg=cfg, model=model, pcl_temperature=1
     )

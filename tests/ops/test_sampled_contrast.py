@@ -151,7 +151,7 @@ def test_all_objectives_through_the_kernels():
     results = []
     for backend in (fused(), ops.use_backend("plain")):
         with backend:
-            loss, parts = run(views, drawn, None, model)
+            loss, parts = run(views, drawn, model)
         results.append((loss, *torch.autograd.grad(loss, leaves), *parts.values()))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=CLOSE, atol=BITS * theirs.abs().max().item())

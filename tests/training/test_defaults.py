@@ -18,7 +18,7 @@ def test_a_run_without_settings_has_what_suits_its_device(device):
     assert cfg.model["size"] == default.size and cfg.train.batch_size == default.batch_size
     assert (cfg.train.steps, cfg.train.epochs) == (default.steps, None)
     assert cfg.model["patch_stride"] == 16 / default.strides_in_patch
-    assert cfg.views.hide > 0 and cfg.loss.predict == 1
+    assert cfg.views.hide > 0 and (cfg.loss.predict, cfg.loss.pcl) == (1, 0)
 
 
 def test_auto_is_as_good_as_nothing():
@@ -42,10 +42,16 @@ def test_a_run_goes_on_as_it_was_begun_on_another_device():
     assert again.model == {**model, "slots": 1}
 
 
-def test_prediction_follows_the_hidden_spans():
-    assert read_config(None, ["views.preset=gentle"]).loss.predict == 0
-    assert read_config(None, ["views.preset=gentle", "views.hide=0.2"]).loss.predict == 1
-    assert read_config(None, ["loss.predict=0.5"]).loss.predict == 0.5
+def test_prediction_and_the_memory_objective_follow_the_hidden_spans():
+    for settings, weights in (
+        (["views.preset=gentle"], (0, 1)),
+        (["views.preset=gentle", "views.hide=0.2"], (1, 0)),
+        (["loss.predict=0.5"], (0.5, 0)),
+        (["loss.pcl=0.5"], (1, 0.5)),
+        (["views.hide=0", "loss.pcl=0"], (0, 0)),
+    ):
+        loss = read_config(None, settings).loss
+        assert (loss.predict, loss.pcl) == weights, settings
     with pytest.raises(ConfigError, match=r"loss.predict is 1, but views.hide is 0"):
         read_config(None, ["views.hide=0", "loss.predict=1"])
 

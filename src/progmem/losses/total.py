@@ -33,6 +33,8 @@ from progmem.losses.pairs import Match, draw_negatives, match
 from progmem.losses.pcl import pcl_loss
 from progmem.ops.sampled_contrast import Bank, Negatives
 
+OBJECTIVES = ("icl", "pcl", "hgcl", "predict")  # as the settings name their weights
+
 
 class Group(Protocol):
     """The processes that share a batch."""
@@ -106,8 +108,8 @@ def total_loss(
     if cfg.predict:
         total, count = _require(both.errors).sum(), _require(both.error_counts).sum()
         parts["predict"] = total / group.total(count).clamp(min=1)
-    weights = {"icl": cfg.icl, "pcl": cfg.pcl, "hgcl": cfg.hgcl, "predict": cfg.predict or 0.0}
-    loss = torch.stack([weights[name] * parts[name] for name in weights if name in parts]).sum()
+    terms = [getattr(cfg, name) * parts[name] for name in OBJECTIVES if name in parts]
+    loss = torch.stack(terms).sum()
     return loss, parts
 
 

@@ -1,18 +1,21 @@
-"""The parts of a transformer layer: norms, linear maps, feed-forward, gated mixture, attention.
+"""The parts of a transformer layer: norms, linear maps, feed-forward, gated mixture, attention,
+and rows as windows of rows.
 
 Attention has rotary positions (RoPE): scores of two rotated rows depend on their distance alone.
 Windows, chunks of a band and streams count positions from their own left edge, so that nothing
 loses precision on a long stream.
 
-Shapes: R rows, T queries, J keys, D width, H heads, d = D / H; "..." is any batch.
+Shapes: R rows, T queries, J keys, D width, H heads, d = D / H, N windows, W window, S stride,
+O = ceil(W / S) copies; "..." is any batch.
 """
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from progmem.ops import compute_dtype, with_fused
 
@@ -219,3 +222,32 @@ def attend(
     if triangle:
         out = out[:, :, extra:]
     return torch.unflatten(out, 0, batch)
+
+
+@with_fused("window_layout.unfold", supports="unfold_supports")
+def unfold(x: Tensor, window: int, stride: int) -> Tensor:
+    """Rows (B, R, ...) as windows (B, N, W, ...), a view; windows must cover all rows."""
+    if torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling():
+        windows: Tensor = _Unfold.apply(x, window, stride)  # type: ignore[no-untyped-call]
+        return windows
+    return x.unfold(1, window, stride).movedim(-1, 2)
+
+
+class _Unfold(torch.autograd.Function):
+    """Torch's own backward adds up copies element by element, and takes several times longer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, window: int, stride: int) -> Tensor:
+        ctx.stride = stride
+        return x.unfold(1, window, stride).movedim(-1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_windows: Tensor) -> tuple[Tensor, None, None]:
+        B, N, W, *rest = d_windows.shape
+        S, O = ctx.stride, -(-W // ctx.stride)
+        d_rows = d_windows.new_zeros(B, N - 1 + O, S, *rest)
+        for r in range(O):  # copy r of a row is r strides behind the start of its window
+            some = d_windows[:, :, r * S : (r + 1) * S]
+            d_rows[:, r : r + N, : some.shape[2]] += some
+        return d_rows.flatten(1, 2)[:, : (N - 1) * S + W], None, None

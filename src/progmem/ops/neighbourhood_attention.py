@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from progmem.ops import with_fused
-from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
+from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads, unfold
 
 
 class Keys(NamedTuple):
@@ -76,7 +76,7 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
     padding = chunks * chunk - T
     if padding:
         q, k, v = (F.pad(t, (0, 0, 0, padding)) for t in (q, k, v))
-    k, v = (t.unfold(1, reach + chunk, chunk).mT for t in (k, v))  # (B, P, n+c, D)
+    k, v = (unfold(t, reach + chunk, chunk) for t in (k, v))  # (B, P, n+c, D)
     query, key, value = (
         split_heads(t, heads) for t in (torch.unflatten(q, 1, (chunks, chunk)), k, v)
     )

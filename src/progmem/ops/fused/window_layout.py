@@ -175,7 +175,7 @@ def _unfold_rotate_backward(
 
 
 def unfold(x: Tensor, window: int, stride: int) -> Tensor:
-    """Tokens (B, K, D) as windows (B, N, W, D), a view; windows must cover all tokens."""
+    """Rows (B, K, D) as windows (B, N, W, D), a view; windows must cover all rows."""
     out: Tensor = apply(_Unfold, x, window, stride)
     return out
 
