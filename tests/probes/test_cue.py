@@ -244,7 +244,7 @@ def test_seeds_are_averaged_and_settings_are_not():
 def test_the_experiments_differ_in_what_they_compare_and_leave_room_for_every_gap():
     configs = {path.stem: read_config(path) for path in sorted(EXPERIMENTS.glob("*.yaml"))}
     assert configs.pop("default") == read_config(None)
-    assert configs.pop("default-no-pcl") == read_config(None, ["loss.pcl=0"])
+    assert configs.pop("default-pcl") == read_config(None, ["loss.pcl=1"])
     assert set(configs) == {"pcl-carry", "pcl-block", "no-pcl-carry", "no-pcl-block"}
     rest = []
     for name, cfg in configs.items():
