@@ -51,6 +51,7 @@ HEADS = ("logistic", "linear")
 KERNELS = 10_000  # of MiniRocket, its default
 
 Features = dict[str, np.ndarray]  # (R, D) by pooling
+Probe = Callable[[Features, Features, LabelledSet], dict[str, Any]]  # scores on test features
 
 
 class Fitted(NamedTuple):
@@ -129,19 +130,26 @@ PACKAGES = {"minirocket": ("aeon", "numba")}  # beside those every result names
 
 
 def measure(row: str, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Scores of one encoder on one set; compilation on the way counts as training or embedding."""
+    """Scores of one encoder on one set."""
     name, encoder, seed = row.split("-")
     split = "validation" if chosen.validation else "official"
     data = load_labelled(name, chosen.data_dir, split=split)
+    return measure_on(data, encoder, int(seed), chosen, probe=partial(probe_features, heads=HEADS))
+
+
+def measure_on(
+    data: LabelledSet, encoder: str, seed: int, chosen: argparse.Namespace, *, probe: Probe
+) -> dict[str, Any]:
+    """Scores of one encoder on ``data``; compiling on the way counts as training or embedding."""
     threads, began = torch.get_num_threads(), time.perf_counter()
-    fitted = ENCODERS[encoder](data, int(seed), chosen)
+    fitted = ENCODERS[encoder](data, seed, chosen)
     trained = time.perf_counter()
     train, test = fitted.embed(data.X_train), fitted.embed(data.X_test)
     embedded = time.perf_counter()
     torch.set_num_threads(threads)  # numba, in which MiniRocket is written, changes their number
-    result = probe_features(train, test, data, heads=HEADS)
+    result = probe(train, test, data)
     now = time.perf_counter()
-    facts = {"encoder": encoder, "seed": int(seed), "threads": threads}
+    facts = {"encoder": encoder, "seed": seed, "threads": threads}
     seconds = {
         "seconds": now - began, "seconds_training": trained - began,
         "seconds_embedding": embedded - trained, "seconds_probe": now - embedded,
@@ -172,9 +180,15 @@ def config_of(rows: list[dict[str, Any]], chosen: argparse.Namespace) -> dict[st
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", type=Path)
+    """What experiments with all encoders take."""
+    add_pmt_options(parser)
     parser.add_argument("--ts2vec", type=Path, help="a checkout of TS2Vec's code")
     parser.add_argument("--iterations", type=int, default=harness.ITERATIONS, help="of TS2Vec")
+
+
+def add_pmt_options(parser: argparse.ArgumentParser) -> None:
+    """What experiments with a PMT take."""
+    parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--seeds", nargs="+", type=int, default=list(TRAINING_SEEDS))
     parser.add_argument("--settings", nargs="*", default=[], metavar="section.key=value")
 

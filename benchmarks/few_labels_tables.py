@@ -1,4 +1,4 @@
-"""Tables of `benchmarks.few_labels` and `benchmarks.cpu_time`: encoders on the same label draws."""
+"""Tables of encoders on the same label draws: of `benchmarks.few_labels` and its relatives."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,8 @@ from progmem.report.paper import CLASSIFICATION
 from progmem.report.tables import markdown, mean_and_sd
 
 Result = dict[str, Any]
-Cell = tuple[str, str]  # a set and a share of the labels
+Cell = tuple[str, str]  # a set and an amount of labels
+BySeed = dict[int, dict[Cell, float]]  # accuracy in %, mean over label draws, by training seed
 Accuracies = list[dict[Cell, float]]  # in %, mean over label draws; one dict a training seed
 
 NAMES = {"untrained": "untrained", "trained": "progmem", "raw": "raw values",
@@ -78,6 +79,45 @@ def recipe_parts_table(results: list[Result]) -> str:
     return _by_features_and_head(columns, "recipe")
 
 
+AMOUNTS = {"100%": "all labels", "1 a class": "1 label a class"}  # of small sets
+
+
+def small_sets_table(results: list[Result]) -> str:
+    """Accuracy in % after training on so many rows, and untrained, and how far the two differ.
+
+    Accuracies are mean ± sd over training seeds of the mean over label draws. The difference is
+    taken seed by seed, of the same rows and draws: mean ± its standard error over seeds.
+    """
+    pair = ("trained", "untrained")
+    heads = [f"{name}, {what}" for name in AMOUNTS.values() for what in (*pair, "difference")]
+    lines = []
+    for result in results:
+        sets = list(dict.fromkeys(row["set"] for row in result["rows"]))
+        for count in dict.fromkeys(row["row_count"] for row in result["rows"]):
+            of_count = [row for row in result["rows"] if row["row_count"] == count]
+            both = [_by_seed([r for r in of_count if r["encoder"] == e]) for e in pair]
+            parts = {**{name: [name] for name in sets}, f"mean of {len(sets)}": sets}
+            lines += [
+                [result["device"], str(count), name,
+                 *(text for amount in AMOUNTS for text in _compare(both, wanted, amount))]
+                for name, wanted in parts.items()
+            ]  # fmt: skip
+    return markdown(["device", "rows", "set", *heads], lines)
+
+
+def _compare(both: Sequence[BySeed], sets: Sequence[str], amount: str) -> list[str]:
+    """The mean over ``sets`` of two encoders, and their difference, over the seeds of both."""
+    cells = [(name, amount) for name in sets]
+    seeds = [s for s in both[0] if all(one.get(s, {}).keys() >= set(cells) for one in both)]
+    if not seeds:
+        return ["-", "-", "-"]
+    first, second = (np.array([np.mean([one[s][c] for c in cells]) for s in seeds]) for one in both)
+    texts = [mean_and_sd(found, 1) for found in (first, second)]
+    gap = first - second
+    error = f" ± {gap.std(ddof=1) / np.sqrt(len(gap)):.1f}" if len(gap) > 1 else ""
+    return [*texts, f"{gap.mean():+.1f}{error}"]
+
+
 def cpu_time_table(results: list[Result]) -> str:
     """Accuracy as in `few_labels_table`; time as a ratio to TS2Vec's, which ran in turns with it.
 
@@ -138,12 +178,16 @@ def _headline(rows: list[Result]) -> tuple[str, str]:
 
 
 def _accuracies(rows: list[Result], pooling: str, head: str) -> Accuracies:
-    by_seed: dict[int, dict[Cell, float]] = {}
+    return list(_by_seed(rows, pooling, head).values())
+
+
+def _by_seed(rows: list[Result], pooling: str = POOLING, head: str = HEAD) -> BySeed:
+    by_seed: BySeed = {}
     for row in rows:
         for share, heads in row["scores"][pooling].items():
             found = 100 * float(np.mean(heads[head]["accuracy"]))
             by_seed.setdefault(row["seed"], {})[row["set"], share] = found
-    return list(by_seed.values())
+    return by_seed
 
 
 def _texts(columns: Iterable[Accuracies], cells: Sequence[Cell]) -> list[str]:

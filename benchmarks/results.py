@@ -21,7 +21,12 @@ from benchmarks.compute_tables import (
     training_table,
     vectorised_table,
 )
-from benchmarks.few_labels_tables import cpu_time_table, few_labels_table, recipe_parts_table
+from benchmarks.few_labels_tables import (
+    cpu_time_table,
+    few_labels_table,
+    recipe_parts_table,
+    small_sets_table,
+)
 from progmem.report import tables
 from progmem.report.record import RESULTS
 from progmem.report.tables import (
@@ -65,6 +70,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "few_labels": few_labels_table,
     "few_labels_validation": few_labels_table,
     "recipe_parts": recipe_parts_table,
+    "small_sets": small_sets_table,
     "cpu_time": cpu_time_table,
     "compute_stream": stream_table,
     "compute_vectorised": vectorised_table,

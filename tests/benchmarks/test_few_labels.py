@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import cpu_time, few_labels, recipe_parts
+from benchmarks import cpu_time, few_labels, recipe_parts, small_sets
 from benchmarks.few_labels_tables import (
     CELLS,
     cpu_time_table,
     few_labels_table,
     recipe_parts_table,
+    small_sets_table,
 )
 from benchmarks.short_training import untrained_model
 from progmem.config import read_config
@@ -54,17 +55,17 @@ def run(made_sets, tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out
 
     def run_rows(module, names, chosen, more):
-        assert module == "benchmarks.few_labels"
+        own = {f"benchmarks.{m.__name__.split('.')[1]}": m for m in (few_labels, small_sets)}
         for name in names:
             given = ["--row", name, "--data-dir", chosen.data_dir, *more]
-            rows.append(json.loads(printed(few_labels, given)))
+            rows.append(json.loads(printed(own[module], given)))
         return [dict(row) for row in rows]
 
     def run(module, *arguments):
         rows.clear()
         monkeypatch.setattr(module, "run_rows", run_rows)
-        common = ["--data-dir", made_sets, "--out", tmp_path, "--commit", "made",
-                  "--ts2vec", tmp_path]  # fmt: skip
+        common = ["--data-dir", made_sets, "--out", tmp_path, "--commit", "made"]
+        common += [] if module is small_sets else ["--ts2vec", tmp_path]
         text = printed(module, [*common, *arguments])
         path = text.partition("written: ")[2].splitlines()[0]
         return json.loads(Path(path).read_text()), text, path
@@ -136,6 +137,8 @@ def test_the_default_and_ts2vec_are_timed_in_turns_on_the_same_threads(run):
     [
         (few_labels, ["--encoders", "ts2vec"], "needs --ts2vec DIR"),
         (cpu_time, [], "--ts2vec DIR is needed"),
+        (small_sets, ["--at-once", "0"], "must be a whole number from 1 up, got 0"),
+        (small_sets, ["--sets", "HAR"], "HAR: where is HAR.npz? Give its folder"),
         (cpu_time, ["--ts2vec", ".", "--at-once", "2"], "would share the threads"),
     ],
 )
@@ -146,6 +149,70 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     with pytest.raises(SystemExit):
         module.main()
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", [1, 51])
+def test_so_few_or_many_rows_as_a_set_cannot_give_are_refused_in_a_line(
+    count, made_sets, monkeypatch, capsys
+):
+    arguments = ["--data-dir", made_sets, "--sets", "HAR", "--rows", count]
+    monkeypatch.setattr(sys, "argv", ["small_sets", *map(str, arguments)])
+    with pytest.raises(SystemExit):
+        small_sets.main()
+    message = f"HAR: rows must be in 2..50, one of each class, got {count}"
+    assert capsys.readouterr().err.splitlines()[-1].endswith(message)
+
+
+@pytest.mark.parametrize("sizes", [(97, 903), (1, 1, 998), (40, 40, 40), (7, 5)])
+def test_rows_are_kept_in_proportion_at_least_one_of_a_class_and_nested(sizes):
+    y = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    before = set()
+    for count in range(len(sizes), len(y) + 1, 3):
+        rows = small_sets.draw_rows(y, count, seed=0)
+        assert len(set(rows)) == count and list(rows) == sorted(rows) and before <= set(rows)
+        of_class = np.bincount(y[rows], minlength=len(sizes))
+        exact = count * np.array(sizes) / len(y)
+        assert (of_class >= np.maximum(1, np.floor(exact) - len(sizes))).all()
+        assert (of_class <= np.maximum(1, np.ceil(exact))).all()
+        before = set(rows)
+    small = [small_sets.draw_rows(y, len(sizes) + 2, seed).tolist() for seed in (0, 0, 1)]
+    assert small[0] == small[1] != small[2]
+
+
+def test_both_encoders_are_scored_on_the_same_few_rows_of_a_set(run, made_sets):
+    result, text, path = run(
+        small_sets, "--sets", "HAR", "--rows", 6, 10, "--seeds", 0, 1, "--settings", *TINY
+    )
+    assert path.endswith("small_sets/cpu.json") and result["commit"] == "made"
+    found = [(row["row_count"], row["encoder"], row["seed"]) for row in result["rows"]]
+    assert found == [(n, e, s) for n in (6, 10) for e in ("untrained", "trained") for s in (0, 1)]
+    data = load_labelled("HAR", made_sets)
+    for count in (6, 10):
+        for seed in (0, 1):
+            kept = small_sets.draw_rows(data.y_train, count, seed)
+            drawn = result["labelled_rows"]["HAR"][str(count)][str(seed)]
+            assert sorted(drawn["100%"][0]) == kept.tolist() and len(drawn["100%"]) == 1
+            for pair in drawn["1 a class"]:
+                assert sorted(data.y_train[pair]) == [0, 1] and set(pair) <= set(kept)
+    untrained, trained = (result["rows"][i]["scores"] for i in (0, 2))
+    assert untrained != trained and untrained.keys() == {"all"}
+    for scores in (untrained["all"], trained["all"]):
+        assert {k: len(v["logistic"]["accuracy"]) for k, v in scores.items()} == {
+            "100%": 1, "1 a class": 5
+        }  # fmt: skip
+    assert result["config"]["trained"] == result["config"]["untrained"]
+    assert "CPU | 6 | HAR | " in text and "CPU | 10 | mean of 1 | " in text
+
+
+def test_a_training_on_few_rows_sees_no_other_rows(made_sets):
+    data = load_labelled("HAR", made_sets)
+    rows = np.array([3, 8, 20])
+    kept = small_sets.keep_rows(data, rows)
+    assert kept.X_train[:, 0, 0].tolist() == [3, 8, 20] and len(kept.y_test) == len(data.y_test)
+    places = [(r.origin, r.start) for r in data.training_recordings()]
+    assert [(r.origin, r.start) for r in kept.training_recordings()] == [places[i] for i in rows]
+    plain = small_sets.keep_rows(load_labelled("Wafer", made_sets), rows)
+    assert len(plain.training_recordings()) == 3 and plain.recording_train is None
 
 
 def made_row(encoder, seed, name, accuracy, poolings=("all", "sequence"), seconds=1.0):
@@ -226,6 +293,31 @@ def test_parts_of_the_recipe_are_compared_by_their_means():
     assert lines[0].startswith("| recipe | features | head | 1 %, mean | 5 %, mean |")
     assert lines[2] == "| default | all | logistic | 52.0 | 57.0 | 54.5 | 54.5 |"
     assert lines[4] == "| nothing hidden | all | logistic | 42.0 | 47.0 | 44.5 | 44.5 |"
+
+
+def test_trained_and_untrained_on_small_sets_differ_by_a_mean_over_the_same_seeds():
+    def row(encoder, seed, name, accuracy):
+        scores = {"100%": [accuracy], "1 a class": [accuracy - 0.3, accuracy - 0.1]}
+        by_amount = {k: {"logistic": {"accuracy": v}} for k, v in scores.items()}
+        return {"encoder": encoder, "seed": seed, "set": name, "row_count": 20,
+                "scores": {"all": by_amount}}  # fmt: skip
+
+    rows = [row("untrained", seed, name, 0.5) for seed in (0, 1) for name in ("HAR", "Wafer")]
+    rows += [row("trained", 0, "HAR", 0.52), row("trained", 1, "HAR", 0.54)]
+    rows += [row("trained", 0, "Wafer", 0.46)]
+    lines = small_sets_table([{"device": "a GPU", "rows": rows}]).splitlines()
+    assert lines[0].startswith(
+        "| device | rows | set | all labels, trained | all labels, untrained"
+    )
+    # differences 2 and 4: mean 3, sd 1.41, over the root of 2 the standard error 1
+    assert lines[2] == (
+        "| a GPU | 20 | HAR | 53.0 ± 1.4 | 50.0 ± 0.0 | +3.0 ± 1.0 "
+        "| 33.0 ± 1.4 | 30.0 ± 0.0 | +3.0 ± 1.0 |"
+    )
+    # a seed that only one of the two has does not count
+    assert lines[3] == "| a GPU | 20 | Wafer | 46.0 | 50.0 | -4.0 | 26.0 | 30.0 | -4.0 |"
+    assert lines[4] == "| a GPU | 20 | mean of 2 | 49.0 | 50.0 | -1.0 | 29.0 | 30.0 | -1.0 |"
+    assert small_sets_table([{"device": "a GPU", "rows": rows[:4]}]).count("| - ") == 18
 
 
 @pytest.mark.parametrize("variant", recipe_parts.VARIANTS)
