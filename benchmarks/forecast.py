@@ -1,6 +1,7 @@
 """Forecasting in full: three series, encoders trained and untrained as experiments/forecast/ says:
-one token a sample with the time covariates beside it, the same without them, and tokens of one to
-four days of 24 samples, without them; and what the ridges make of the last values themselves.
+one token a sample with the time covariates beside it, the same without them, tokens of one to four
+days of 24 samples, without them, and the best of these tokens trained by the default recipe; and
+what the ridges make of the last values themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -28,6 +29,8 @@ from progmem.model.saving import gpu_or_cpu
 from progmem.probes.forecast import probe_forecast
 from progmem.report import record
 from progmem.series import ChannelStats
+from progmem.training.defaults import fill_defaults
+from progmem.training.distributed import choose_device
 from progmem.training.pretrain import initial_model, model_for, pretrain
 
 SETS = ("ETTh1-uni", "ETTh1", "Electricity-uni")
@@ -35,15 +38,24 @@ ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
             "trained_bare": "trained, no covariates",
             "untrained_bare": "untrained, no covariates",
             "trained_day": "trained, day tokens",
-            "untrained_day": "untrained, day tokens"}  # fmt: skip
+            "untrained_day": "untrained, day tokens",
+            "trained_default": "trained, default recipe",
+            "untrained_default": "untrained, default recipe"}  # fmt: skip
 SEEDS = (0, 1, 2)
 EXPERIMENTS = Path(__file__).parent.parent / "experiments/forecast"
 
 
-def settings(name: str, encoder: str, seed: int, overrides: list[str]) -> RunConfig:
+def settings(
+    name: str, encoder: str, seed: int, overrides: list[str], *, device: str | None = None
+) -> RunConfig:
+    """The settings of a yaml file, with everything decided that it leaves open, for ``device``.
+
+    By default that is the device of a run with these settings.
+    """
     _, _, kind = encoder.partition("_")
     path = EXPERIMENTS / f"{name}-{kind}.yaml" if kind else EXPERIMENTS / f"{name}.yaml"
-    return read_config(path, [*overrides, f"train.seed={seed}"])
+    cfg = read_config(path, [*overrides, f"train.seed={seed}"])
+    return fill_defaults(cfg, cfg.data.window, device=device or choose_device(cfg), begun={})
 
 
 def measure(

@@ -11,10 +11,12 @@ import pytest
 from forecast_setup import dated_file
 
 from benchmarks import cue, forecast, supervised
+from benchmarks.pages import FORECASTS
 from benchmarks.side_by_side import run_rows, training_folder
-from progmem.config import run_config
+from progmem.config import read_config, run_config
 from progmem.data import datasets
 from progmem.legacy import current_settings
+from progmem.training.defaults import fill_defaults
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,22 +89,56 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     assert {row["seed"] for row in rows.values()} == {1}
     assert {row["encoder"] for row in rows.values()} == set(forecast.ENCODERS.values())
     assert all(set(row["scores"]) == {"24"} for row in rows.values())
-    assert len({json.dumps(row["scores"]) for row in rows.values()}) == len(rows)
+    scores = {e: json.dumps(row["scores"]) for e, row in rows.items()}
+    assert scores.pop("untrained_default") == scores["untrained_bare"]  # the same tokens
+    assert len(set(scores.values())) == len(scores)
     models = {e: row["config"]["model"] for e, row in rows.items() if e != "values"}
     seen = {e: (model["channels"], model["patch"]) for e, model in models.items()}
     assert {e: found for e, found in seen.items() if e.startswith("trained")} == {
-        "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 96)
+        "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 96),
+        "trained_default": (1, 1),
     }  # fmt: skip
-    assert all(seen[f"un{e}"] == seen[e] for e in ("trained", "trained_bare", "trained_day"))
+    assert all(models[f"un{e}"] == models[e] for e in models if e.startswith("trained"))
+    assert {e for e, model in models.items() if "predictor" in model} == {
+        "trained_default", "untrained_default"
+    }  # fmt: skip
     assert (tmp_path / "trained/model").is_dir() and not (tmp_path / "untrained").exists()
 
 
 @pytest.mark.parametrize("name", forecast.SETS)
 def test_kept_forecasts_are_of_the_settings_in_experiments(name):
     kept = json.loads((ROOT / f"results/forecast/{name}.json").read_text())["config"]
-    for encoder, label in forecast.ENCODERS.items():
+    labels = {e: label for e, label in forecast.ENCODERS.items() if label in kept}
+    assert forecast.ENCODERS.keys() - labels.keys() <= {"trained_default", "untrained_default"}
+    for encoder, label in labels.items():
         run = run_config(current_settings(kept[label]["run"]))  # it has no seed: that is a row's
-        assert run == forecast.settings(name, encoder, 0, []), label
+        assert run == forecast.settings(name, encoder, 0, [], device="cuda"), label
+
+
+@pytest.mark.parametrize("name", forecast.SETS)
+def test_the_kind_of_tokens_on_the_front_page_has_the_least_error_on_the_validation_part(name):
+    errors = {}
+    for row in json.loads((ROOT / f"results/forecast/{name}.json").read_text())["rows"]:
+        kind = row["encoder"].partition("trained, ")[2]
+        if row["encoder"].startswith("trained"):
+            found = [heads["ridge"]["validation"]["mse"] for heads in row["scores"].values()]
+            errors.setdefault(kind, []).append(sum(found) / len(found))
+    means = {kind: sum(found) / len(found) for kind, found in errors.items()}
+    assert min(means, key=means.get) == FORECASTS[name][0], means
+
+
+@pytest.mark.parametrize("name", forecast.SETS)
+def test_forecasts_by_the_default_recipe_set_nothing_but_tokens_and_windows(name):
+    cfg = forecast.settings(name, "trained_default", 3, [], device="cuda")
+    default = fill_defaults(read_config(None, ["train.seed=3"]), 201, device="cuda", begun={})
+    assert (cfg.views, cfg.loss, cfg.train) == (default.views, default.loss, default.train)
+    assert (cfg.train.steps, cfg.train.batch_size, cfg.views.hide > 0) == (1600, 256, True)
+    tuned = "trained_day" if name == "ETTh1" else "trained_bare"
+    same_tokens = forecast.settings(name, tuned, 3, [])
+    assert (cfg.model, cfg.data) == (same_tokens.model, same_tokens.data)
+    assert cfg == forecast.settings(name, "untrained_default", 3, [], device="cuda")
+    few = forecast.settings(name, "trained_default", 3, ["train.epochs=2"], device="cpu")
+    assert (few.train.epochs, few.train.steps, few.train.batch_size) == (2, None, 32)
 
 
 def test_rows_of_forecasts_join_those_of_the_same_settings(tmp_path):
