@@ -20,7 +20,7 @@ from progmem.model.saving import gpu_or_cpu
 from progmem.probes.classify import SEEDS
 from progmem.report import record
 
-STEPS = 500
+STEPS = 400
 VARIANTS: dict[str, list[str]] = {
     "untrained": [],
     "default": [],
