@@ -121,12 +121,15 @@ def _supervised(folder: Path, name: str) -> list[float]:
     return [_read(file)["rows"][0]["scores"]["accuracy"] for file in files]
 
 
+CUES = {"pcl-block": "read-out `block` with PCL", "default": "default recipe"}
+
+
 def _cue(folder: Path) -> list[list[str]]:
-    """Whether the end-of-sequence state tells of a cue; with PCL, by read-out."""
+    """Whether the end-of-sequence state tells of a cue: as the paper has it, and by default."""
     lines = []
-    for readout, printed in {"block": f"{paper.CUE['PMT'][1]:.3f}", "carry": "-"}.items():
+    for variant, words in CUES.items():
         rows = [
-            row for file in sorted((folder / "cue").glob(f"FordA-pcl-{readout}-*.json"))
+            row for file in sorted((folder / "cue").glob(f"FordA-{variant}-[0-9].json"))
             for row in _read(file)["rows"]
         ]  # fmt: skip
         cells = [
@@ -134,8 +137,10 @@ def _cue(folder: Path) -> list[list[str]]:
                                         if row["encoder"] == encoder]), 3)
             for encoder in ("trained", "untrained")
         ]  # fmt: skip
-        task = f"a cue kept to the end, FordA, read-out `{readout}`, top-1"
-        lines.append([task, *cells, "-", "-", "-", printed])
+        printed = f"{paper.CUE['PMT'][1]:.3f}" if variant == "pcl-block" else "-"
+        lines.append(
+            [f"a cue kept to the end, FordA, {words}, top-1", *cells, "-", "-", "-", printed]
+        )
     return lines
 
 
