@@ -47,5 +47,7 @@ def steps_of(folder):
 
 
 def assert_same_model(ours, theirs):
-    for name, tensor in weights(ours).items():
-        assert torch.equal(tensor, weights(theirs)[name]), name
+    found, expected = weights(ours), weights(theirs)
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
