@@ -16,6 +16,13 @@ from training_setup import SETTINGS, made_recordings
 import progmem
 from progmem.cli import _make_parser, main
 from progmem.config import DataConfig, LossConfig, TrainConfig, ViewConfig
+from progmem.probes import comparison
+
+
+@pytest.fixture(autouse=True)
+def _without_minirocket(monkeypatch):
+    """The first comparison with it would wait most of a minute for numba to compile it."""
+    monkeypatch.delitem(comparison.BASELINES, "MiniRocket")
 
 
 def test_version(capsys):
@@ -131,6 +138,7 @@ def test_channels_of_other_files_come_in_the_order_of_the_run(tmp_path, capsys, 
 
 def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    short = [*SETTINGS, "train.epochs=1"]
     arrays = np.stack([r.values[:36] for r in made_recordings()[:8]])
     for folder, columns in (("csv", ["load", "heat"]), ("swapped", ["heat", "load"])):
         Path(folder).mkdir()
@@ -141,7 +149,7 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
     np.save("y.npy", np.arange(8) % 2)
     labels = "\n".join(f"{i},{i % 2}" for i in range(8))
     Path("y.csv").write_text(f"series,label\n{labels}\n")
-    assert main(["pretrain", "csv", "-o", "run", *SETTINGS]) == 0
+    assert main(["pretrain", "csv", "-o", "run", *short]) == 0
     tune = [
         "finetune",
         "x.npy",
@@ -157,7 +165,7 @@ def test_the_order_of_channels_outlives_training_on_arrays(tmp_path, capsys, mon
     from_scratch = ["finetune", "csv", "--labels", "y.csv", "-o", "scratch", "model.size=tiny"]
     assert main([*from_scratch, "train.epochs=1"]) == 0
     fit = ["classify", "csv", "--labels", "y.csv", "--model", "nameless/model", "-o", "p.csv"]
-    assert main(["pretrain", "x.npy", "-o", "nameless", *SETTINGS]) == 0
+    assert main(["pretrain", "x.npy", "-o", "nameless", *short]) == 0
     assert main(fit) == 0
     capsys.readouterr()
     for command, where in (
