@@ -33,10 +33,7 @@ TRAINED = {
     "neither": (6, 3, 2, 7, {"readout": "block", "gate_carry": False}, WHOLE),
     "tokens after the last window": (6, 4, 1, 11, {"windows": "floor"}, WHOLE),
 }
-TRAINED_FAST = (
-    "overlap of two", "the stride does not divide the window", "four copies, three slots",
-    "no memory", "neither",
-)  # fmt: skip
+TRAINED_FAST = ("overlap of two", "the stride does not divide the window", "no memory", "neither")
 
 
 def drawn_model(window, stride, slots, more, **size):
