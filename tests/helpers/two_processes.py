@@ -1,5 +1,10 @@
-"""Run by test_parallel.py under torchrun: gradients and a short training over two processes."""
+"""Run by test_parallel.py: gradients and short trainings over two processes.
 
+Under torchrun each process loads torch for itself. Without it this one loads it and divides in two.
+"""
+
+import os
+import socket
 import sys
 from pathlib import Path
 
@@ -73,6 +78,22 @@ def main():
     torch.distributed.destroy_process_group()
 
 
+def divide():
+    """Fork into two processes with the environment that torchrun gives; the first sees both end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0", "GROUP_RANK": "0"}
+    os.environ |= world | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TORCHELASTIC_RUN_ID"] = "none"
+    second = os.fork()
+    os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if second else "1"
+    main()
+    if second:
+        _, status = os.waitpid(second, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main()
+    main() if "WORLD_SIZE" in os.environ else divide()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from training_setup import made_recordings, small_config
@@ -17,17 +18,22 @@ from progmem.training.distributed import split_rows
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
-def test_two_processes_equal_one(tmp_path):
+
+@pytest.mark.parametrize(
+    "launcher",
+    [pytest.param([], id="forked"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow)],
+)
+def test_two_processes_equal_one(tmp_path, launcher):
     """Gradients of each objective and of their sum, whole and ragged batches; short runs without
     and with labels."""
     helpers = Path(__file__).parents[1] / "helpers"
     paths = [helpers, Path(progmem.__file__).parents[1]]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    command = ["torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     script = helpers / "two_processes.py"
     done = subprocess.run(
-        [sys.executable, "-m", *command, str(script), str(tmp_path)],
+        [sys.executable, *launcher, str(script), str(tmp_path)],
         env=env, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
