@@ -17,7 +17,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from progmem import ConfigError, InputError, ModelFolderError, artifact
-from progmem.estimators import PMTClassifier
+from progmem.estimators import PMTClassifier, label_settings
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import finetune
 
@@ -104,6 +104,7 @@ def test_the_seed_is_that_of_both_trainings(fitted):
     assert not np.allclose(one.predict_proba(X), other.predict_proba(X))
     frozen = other.network_.encoder
     assert_same_weights(small(epochs=None, steps=1, seed=1).fit(X[:24]).model_, frozen)
+    assert label_settings(other).run.train.seed == 1  # another encoder would hide what it changes
 
 
 def test_a_fit_depends_on_parameters_and_data_alone_and_leaves_random_numbers_alone(fitted, capsys):
