@@ -118,6 +118,31 @@ def _compare(both: Sequence[BySeed], sets: Sequence[str], amount: str) -> list[s
     return [*texts, f"{gap.mean():+.1f}{error}"]
 
 
+KINDS = {"sequence, linear": ("sequence", "linear"), "all, logistic": (POOLING, HEAD)}
+
+
+def parts_summary(parts: Result, default: Result) -> str:
+    """Means over the seven sets by the paper's features and head, and by the library's.
+
+    ``parts`` has the variants after a few steps; ``default`` the whole run, and it untrained.
+    """
+    variants: dict[tuple[str, str], list[Result]] = {}
+    whole = next(iter(default["config"]["trained"].values()))["train"]["steps"]
+    for row in default["rows"]:
+        kind = ("untrained", "0") if row["encoder"] == "untrained" else ("default", f"{whole:,}")
+        variants.setdefault(kind, []).append(row)
+    for row in parts["rows"]:
+        variants.setdefault((row["variant"], f"{parts['steps']:,}"), []).append(row)
+    means = list(MEANS)[:3]
+    header = [f"{kind}: {mean}" for kind in KINDS for mean in means]
+    lines = [
+        [*names, *(_text(_accuracies(rows, *kind), MEANS[mean])
+                   for kind in KINDS.values() for mean in means)]
+        for names, rows in variants.items()
+    ]  # fmt: skip
+    return markdown(["recipe", "steps", *header], lines)
+
+
 def cpu_time_table(results: list[Result]) -> str:
     """Accuracy as in `few_labels_table`; time as a ratio to TS2Vec's, which ran in turns with it.
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.compute_tables import families_table
-from benchmarks.few_labels_tables import Cell, headline_cells
+from benchmarks.few_labels_tables import Cell, headline_cells, parts_summary
 from progmem.data.forecast_sets import HORIZONS
 from progmem.report import paper
 from progmem.report.tables import markdown, mean_and_sd
@@ -86,11 +86,19 @@ def speed_table(folder: Path) -> str:
     return families_table([_read(file) for file in files if file.is_file()])
 
 
+def parts_table(folder: Path) -> str:
+    """What each part of the default recipe gives."""
+    return parts_summary(
+        _read(folder / "recipe_parts/cuda.json"), _read(folder / "few_labels/default.json")
+    )
+
+
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "reached": reached_table,
     "reached_by_set": reached_by_set_table,
     "end_to_end_times": end_to_end_table,
     "speed": speed_table,
+    "parts": parts_table,
 }
 
 

@@ -382,9 +382,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         # memories of two views with other spans hidden must not be drawn together: they would
         # learn to forget what only one of the views has seen
-        by_views = {"pcl": float(not self.views.hide), "predict": float(self.views.hide > 0)}
-        open_weights = {name: w for name, w in by_views.items() if getattr(self.loss, name) is None}
-        object.__setattr__(self, "loss", replace(self.loss, **open_weights))
+        pcl, predict, hides = self.loss.pcl, self.loss.predict, self.views.hide > 0
+        pcl = float(not hides) if pcl is None else pcl
+        predict = float(hides) if predict is None else predict
+        object.__setattr__(self, "loss", replace(self.loss, pcl=pcl, predict=predict))
         if self.loss.predict and not self.views.hide:
             raise ConfigError(
                 f"loss.predict is {self.loss.predict:g}, but views.hide is 0 and nothing is hidden"

@@ -14,6 +14,7 @@ from benchmarks.few_labels_tables import (
     CELLS,
     cpu_time_table,
     few_labels_table,
+    parts_summary,
     recipe_parts_table,
     small_sets_table,
 )
@@ -181,8 +182,9 @@ def test_rows_are_kept_in_proportion_at_least_one_of_a_class_and_nested(sizes):
 
 def test_both_encoders_are_scored_on_the_same_few_rows_of_a_set(run, made_sets):
     result, text, path = run(
-        small_sets, "--sets", "HAR", "--rows", 6, 10, "--seeds", 0, 1, "--settings", *TINY
-    )
+        small_sets, "--device", "cpu", "--sets", "HAR", "--rows", 6, 10, "--seeds", 0, 1,
+        "--settings", *TINY,
+    )  # fmt: skip
     assert path.endswith("small_sets/cpu.json") and result["commit"] == "made"
     found = [(row["row_count"], row["encoder"], row["seed"]) for row in result["rows"]]
     assert found == [(n, e, s) for n in (6, 10) for e in ("untrained", "trained") for s in (0, 1)]
@@ -293,6 +295,23 @@ def test_parts_of_the_recipe_are_compared_by_their_means():
     assert lines[0].startswith("| recipe | features | head | 1 %, mean | 5 %, mean |")
     assert lines[2] == "| default | all | logistic | 52.0 | 57.0 | 54.5 | 54.5 |"
     assert lines[4] == "| nothing hidden | all | logistic | 42.0 | 47.0 | 44.5 | 44.5 |"
+
+
+def test_the_summary_of_parts_has_the_papers_features_and_head_and_the_librarys():
+    def rows(encoder, worth, **more):
+        return [made_row(encoder, 0, name, worth, ("all", "sequence")) | more for name in SETS]
+
+    parts = {"rows": rows("trained", 0.4, variant="nothing hidden"), "steps": 400}
+    default = {
+        "rows": [*rows("untrained", 0.3), *rows("trained", 0.5)],
+        "config": {"trained": {"HAR": {"train": {"steps": 1600}}}},
+    }
+    lines = parts_summary(parts, default).splitlines()
+    assert lines[0].startswith("| recipe | steps | sequence, linear: 1 %, mean | sequence, linear:")
+    recipes = [line.split(" | ")[:2] for line in lines[2:]]
+    assert recipes == [["| untrained", "0"], ["| default", "1,600"], ["| nothing hidden", "400"]]
+    by_logistic = [line.split(" | ")[5] for line in lines[2:]]
+    assert by_logistic == ["32.0", "52.0", "42.0"]
 
 
 def test_trained_and_untrained_on_small_sets_differ_by_a_mean_over_the_same_seeds():

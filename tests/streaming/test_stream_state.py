@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -33,7 +34,8 @@ def test_a_stream_goes_on_in_another_process(tmp_path):
         "save_file({f'{i}.{n}': t.contiguous() for i, p in enumerate(parts)"
         " for n, t in p._asdict().items()}, 'out.safetensors')\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
+    env = os.environ | {"PYTHONPATH": str(Path(progmem.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, env=env)
     out = load_file(tmp_path / "out.safetensors")
     parts += [
         progmem.Encoding(**{n: out[f"{i}.{n}"] for n in progmem.Encoding._fields}) for i in (0, 1)
