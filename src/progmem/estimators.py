@@ -107,7 +107,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             each feature of the tokens, and with the detail below the tokens; "sequence" (cases,
             width), "tokens" (cases, width, tokens) or "memory" (cases, slots x width, windows), the
             last two with NaN where all is missing and as lists where lengths differ.
-        epochs: passes over the data. If neither they nor ``steps`` are given, 500 steps on a CPU,
+        epochs: passes over the data. If neither they nor ``steps`` are given, 400 steps on a CPU,
             1,600 on a GPU.
         steps: updates of the model, in place of ``epochs``.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
@@ -253,7 +253,7 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
     Args:
         size: "tiny", "small", "base" (the paper's), or "auto": tiny on a CPU, small on a GPU.
         epochs: passes over all series without labels. If neither they nor ``steps`` are given,
-            500 steps on a CPU, 1,600 on a GPU.
+            400 steps on a CPU, 1,600 on a GPU.
         steps: updates of the model without labels, in place of ``epochs``.
         label_epochs: passes over the labelled series.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
