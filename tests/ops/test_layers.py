@@ -171,3 +171,16 @@ def test_a_stream_may_have_no_rows_yet():
         with torch.no_grad():
             ours, theirs = in_both_forms(call)
         assert ours.shape == theirs.shape and ours.shape[1] == 0, name
+
+
+@pytest.mark.parametrize("window, stride, windows", [(6, 3, 4), (8, 3, 3), (5, 5, 2), (4, 1, 3)])
+@pytest.mark.parametrize("rest", [(), (2,), (2, 3)])
+def test_windows_of_rows_have_the_gradient_of_torchs_unfold(window, stride, windows, rest):
+    x = torch.randn(2, (windows - 1) * stride + window, *rest, dtype=torch.float64)
+    x.requires_grad_()
+    ours = layers.unfold(x, window, stride)
+    theirs = x.unfold(1, window, stride).movedim(-1, 2)
+    assert torch.equal(ours, theirs)
+    d_windows = torch.randn_like(ours)
+    gradients = [torch.autograd.grad(y, x, d_windows)[0] for y in (ours, theirs)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-14)
