@@ -20,7 +20,7 @@ from benchmarks.few_labels_tables import (
 )
 from benchmarks.short_training import untrained_model
 from progmem.config import read_config
-from progmem.data.datasets import load_labelled
+from progmem.data.datasets import DATA_VARIABLE, load_labelled
 from progmem.errors import InputError
 from progmem.training.pretrain import pretrain
 
@@ -146,6 +146,7 @@ def test_the_default_and_ts2vec_are_timed_in_turns_on_the_same_threads(run):
 def test_what_cannot_be_compared_is_refused_before_anything_runs(
     module, arguments, message, monkeypatch, capsys
 ):
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)  # with the sets at hand it would run
     monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
     with pytest.raises(SystemExit):
         module.main()
