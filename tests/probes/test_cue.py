@@ -203,7 +203,7 @@ def test_a_model_is_probed_by_one_command(made_sets, tmp_path, monkeypatch, caps
     assert {"config", "seeds", "cue_seeds", "commit", "versions", "device"} <= set(result)
     assert [row["encoder"] for row in result["rows"]] == ["trained", "untrained"]
     assert main(["results", "cue"]) == 0
-    assert "| Wafer: custom, S < W, read-out carry, λ_PCL 1 | trained |" in capsys.readouterr().out
+    assert "| Wafer: custom, S < W, read-out carry, λ_PCL 0 | trained |" in capsys.readouterr().out
     for arguments, message in [
         (["--split", "validation"], "trained on the official split of Wafer"),
         (["-o", "x.csv"], "-o must name the .json file to write, got x.csv"),
