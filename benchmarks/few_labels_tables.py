@@ -121,18 +121,24 @@ def _compare(both: Sequence[BySeed], sets: Sequence[str], amount: str) -> list[s
 KINDS = {"sequence, linear": ("sequence", "linear"), "all, logistic": (POOLING, HEAD)}
 
 
-def parts_summary(parts: Result, default: Result) -> str:
+def parts_summary(parts: Result, whole: Sequence[Result], former: Result) -> str:
     """Means over the seven sets by the paper's features and head, and by the library's.
 
-    ``parts`` has the variants after a few steps; ``default`` the whole run, and it untrained.
+    ``parts`` has the variants after a few steps; ``whole`` whole runs of the default by size, each
+    with its untrained self; ``former`` that of `benchmarks.end_to_end`, by the former default.
     """
-    variants: dict[tuple[str, str], list[Result]] = {}
-    whole = next(iter(default["config"]["trained"].values()))["train"]["steps"]
-    for row in default["rows"]:
-        kind = ("untrained", "0") if row["encoder"] == "untrained" else ("default", f"{whole:,}")
-        variants.setdefault(kind, []).append(row)
+    variants: dict[tuple[str, str, str], list[Result]] = {}
+    for result in whole:
+        cfg = next(iter(result["config"]["trained"].values()))
+        size, steps = cfg["model"]["size"], f"{cfg['train']['steps']:,}"
+        for row in result["rows"]:
+            trained = row["encoder"] == "trained"
+            recipe = ("default", size, steps) if trained else ("untrained", size, "0")
+            variants.setdefault(recipe, []).append(row)
+    by_former = [row for row in former["rows"] if row["encoder"] == "pmt"]
+    variants["former default", "base", f"{former['epochs']} epochs"] = by_former
     for row in parts["rows"]:
-        variants.setdefault((row["variant"], f"{parts['steps']:,}"), []).append(row)
+        variants.setdefault((row["variant"], "small", f"{parts['steps']:,}"), []).append(row)
     means = list(MEANS)[:3]
     header = [f"{kind}: {mean}" for kind in KINDS for mean in means]
     lines = [
@@ -140,7 +146,7 @@ def parts_summary(parts: Result, default: Result) -> str:
                    for kind in KINDS.values() for mean in means)]
         for names, rows in variants.items()
     ]  # fmt: skip
-    return markdown(["recipe", "steps", *header], lines)
+    return markdown(["recipe", "size", "steps", *header], lines)
 
 
 def cpu_time_table(results: list[Result]) -> str:
@@ -209,7 +215,7 @@ def _accuracies(rows: list[Result], pooling: str, head: str) -> Accuracies:
 def _by_seed(rows: list[Result], pooling: str = POOLING, head: str = HEAD) -> BySeed:
     by_seed: BySeed = {}
     for row in rows:
-        for share, heads in row["scores"][pooling].items():
+        for share, heads in row["scores"].get(pooling, {}).items():
             found = 100 * float(np.mean(heads[head]["accuracy"]))
             by_seed.setdefault(row["seed"], {})[row["set"], share] = found
     return by_seed

@@ -22,7 +22,7 @@ from progmem.baselines.values import Values
 from progmem.config import RunConfig, read_config
 from progmem.data.dates import COVARIATES
 from progmem.data.forecast_sets import forecast_set
-from progmem.data.reader import without_covariates
+from progmem.data.recordings import without_covariates
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.model.saving import gpu_or_cpu
@@ -84,7 +84,7 @@ def _encoder(
         return pretrain(name, run, cfg, data_dir=data_dir, log=lambda _: None).to(device)
     recordings = forecast_set(name, data_dir).training_recordings()
     rows = TrainingWindows(
-        recordings if cfg.data.covariates else without_covariates(recordings), cfg.data
+        without_covariates(recordings) if cfg.data.covariates is False else recordings, cfg.data
     )
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)

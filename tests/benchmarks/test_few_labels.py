@@ -305,14 +305,20 @@ def test_the_summary_of_parts_has_the_papers_features_and_head_and_the_librarys(
     parts = {"rows": rows("trained", 0.4, variant="nothing hidden"), "steps": 400}
     default = {
         "rows": [*rows("untrained", 0.3), *rows("trained", 0.5)],
-        "config": {"trained": {"HAR": {"train": {"steps": 1600}}}},
+        "config": {"trained": {"HAR": {"model": {"size": "small"}, "train": {"steps": 1600}}}},
     }
-    lines = parts_summary(parts, default).splitlines()
-    assert lines[0].startswith("| recipe | steps | sequence, linear: 1 %, mean | sequence, linear:")
-    recipes = [line.split(" | ")[:2] for line in lines[2:]]
-    assert recipes == [["| untrained", "0"], ["| default", "1,600"], ["| nothing hidden", "400"]]
-    by_logistic = [line.split(" | ")[5] for line in lines[2:]]
-    assert by_logistic == ["32.0", "52.0", "42.0"]
+    former = {"rows": [*rows("pmt", 0.2), *rows("untrained", 0.1)], "epochs": 100}
+    for row in former["rows"]:
+        del row["scores"]["all"]
+    lines = parts_summary(parts, [default], former).splitlines()
+    assert lines[0].startswith("| recipe | size | steps | sequence, linear: 1 %, mean | sequence,")
+    recipes = [line.split(" | ")[:3] for line in lines[2:]]
+    assert recipes == [
+        ["| untrained", "small", "0"], ["| default", "small", "1,600"],
+        ["| former default", "base", "100 epochs"], ["| nothing hidden", "small", "400"],
+    ]  # fmt: skip
+    by_logistic = [line.split(" | ")[6] for line in lines[2:]]
+    assert by_logistic == ["32.0", "52.0", "-", "42.0"]
 
 
 def test_trained_and_untrained_on_small_sets_differ_by_a_mean_over_the_same_seeds():
