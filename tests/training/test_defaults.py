@@ -67,7 +67,7 @@ def test_a_model_that_cannot_hide_is_refused(tmp_path):
 def test_a_run_learns_to_predict_what_is_hidden(tmp_path):
     import json
 
-    from progmem.data.reader import Recording
+    from progmem.data.recordings import Recording
     from progmem.training.pretrain import pretrain
 
     time = torch.arange(60.0)

@@ -212,3 +212,24 @@ def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(re
         assert torch.equal(before[name], tensor), name
     with pytest.raises(TrainingError, match="step 1: loss is not a finite number"):
         metrics.read()
+
+
+@pytest.mark.parametrize("small_step, during", [(0, 2), (2**24, 1)], ids=["large", "small"])
+def test_a_small_step_has_one_thread_and_the_others_come_back(
+    tmp_path, monkeypatch, small_step, during
+):
+    total, seen = pretrain.total_loss, []
+
+    def watched(*arguments, **settings):
+        seen.append(torch.get_num_threads())
+        return total(*arguments, **settings)
+
+    monkeypatch.setattr(pretrain, "total_loss", watched)
+    monkeypatch.setattr(trainer, "SMALL_STEP", small_step)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        run(tmp_path / "run", "train.epochs=1")
+        assert seen[-2:] == [during, during] and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -25,7 +25,7 @@ class Defaults(NamedTuple):
 
 DEFAULTS = {
     "cuda": Defaults("small", batch_size=256, steps=1600, strides_in_patch=8),
-    "cpu": Defaults("tiny", batch_size=32, steps=400, strides_in_patch=4),
+    "cpu": Defaults("tiny", batch_size=32, steps=320, strides_in_patch=4),
 }
 
 
