@@ -27,6 +27,7 @@ from benchmarks.few_labels_tables import (
     recipe_parts_table,
     small_sets_table,
 )
+from benchmarks.own_forecast import own_forecast_table
 from progmem.report import tables
 from progmem.report.record import RESULTS
 from progmem.report.tables import (
@@ -82,6 +83,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "numerics": numerics_table,
     "forecast": forecast_table,
     "forecast_harness": forecast_table,
+    "own_forecast": own_forecast_table,
     "cue": cue_table,
     "finetune": finetune_table,
 }

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from progmem.config import RunConfig
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.series import ChannelStats

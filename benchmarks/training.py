@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.backbone import peak_memory, reset_peak_memory
 from progmem.config import read_config
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.report import record

@@ -26,7 +26,7 @@ from torch import nn
 from benchmarks import timing
 from progmem import ops
 from progmem.config import RunConfig, read_config
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.series import ChannelStats
 from progmem.training.distributed import make_fabric

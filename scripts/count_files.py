@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import progmem
 from progmem.config import read_config
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.training.pretrain import pretrain
 
 PACKAGE = Path(progmem.__file__).parent

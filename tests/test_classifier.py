@@ -17,7 +17,9 @@ from sklearn.model_selection import cross_val_score
 from sklearn.utils.estimator_checks import check_estimator
 
 from progmem import ConfigError, InputError, ModelFolderError, artifact
-from progmem.estimators import PMTClassifier, label_settings
+from progmem import classifier as classifier_module
+from progmem.classifier import PMTClassifier, are_many, label_settings
+from progmem.probes.own_data import LabelProbe
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import finetune
 
@@ -25,9 +27,15 @@ EVERY = (*TINY, "finetune.head_lr=0.05")
 
 
 def quick(**params):
-    """A classifier that fits in a moment."""
-    given = {"steps": 1, "label_epochs": 20, "batch_size": 16, "device": "cpu", "settings": EVERY}
+    """A classifier that fits in a moment, its network trained on the labels."""
+    given = {"steps": 1, "label_epochs": 20, "batch_size": 16, "device": "cpu", "settings": EVERY,
+             "finetune": True}  # fmt: skip
     return PMTClassifier(**given | params)
+
+
+def few(**params):
+    """The same by default: a logistic regression on the frozen network's features."""
+    return quick(**{"finetune": "auto"} | params)
 
 
 def slopes(cases=48, channels=2):
@@ -43,18 +51,73 @@ def fitted():
     return quick().fit(X[:24], y[:24])
 
 
-# A series of another length is welcome, and features in float32 differ by their batch in the last
-# digit. Everything else in these checks comes before and holds.
-NOT_FOR_SERIES = (
-    "check_n_features_in_after_fitting", "check_classifiers_train",
-    "check_methods_subset_invariance",
-)  # fmt: skip
+# Where scikit-learn's checks and series part. Everything else in these checks holds.
+OTHER_LENGTH = "a table with another number of columns holds series of another length: welcome"
+NOT_FOR_SERIES = {
+    "check_n_features_in_after_fitting": OTHER_LENGTH,
+    "check_classifiers_train": OTHER_LENGTH,  # its last part; what comes before it holds
+    "check_methods_subset_invariance": "features in float32 differ by their batch in a last digit",
+}
 
 
 @pytest.mark.slow
 def test_all_of_scikit_learns_checks_hold():
-    expected = dict.fromkeys(NOT_FOR_SERIES, "series of any length, in float32")
-    check_estimator(quick(), expected_failed_checks=expected, on_skip=None)
+    for classifier in (few(), quick()):
+        check_estimator(classifier, expected_failed_checks=NOT_FOR_SERIES, on_skip=None)
+
+
+def test_few_labels_are_learnt_by_a_head_on_the_features_of_the_frozen_network(tmp_path):
+    X, y = slopes()
+    texts = np.where(y, "up", "flat").astype(object)
+    labels = texts.copy()
+    labels[8:] = None
+    classifier = few().fit(X[:24], labels[:24])
+    assert not classifier.finetuned_ and not hasattr(classifier, "network_")
+    assert classifier.score(X[24:], texts[24:]) > 0.9
+    model = small(epochs=None, steps=1).fit(X[:24]).model_
+    assert_same_weights(model, classifier.probe_.encoder)
+    probe = LabelProbe(model).fit(list(X[:24].transpose(0, 2, 1)), labels[:24])
+    expected = probe.predict(list(X.transpose(0, 2, 1))).likely
+    np.testing.assert_allclose(classifier.predict_proba(X), expected, atol=1e-6)
+    classifier.save(tmp_path / "kept")
+    again = PMTClassifier.load(tmp_path / "kept")
+    np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    again.save(tmp_path / "kept")
+    quick(label_epochs=1).fit(X[:24], y[:24]).save(tmp_path / "kept")  # over it
+    assert PMTClassifier.load(tmp_path / "kept").finetuned_
+    again.save(tmp_path / "kept")
+    assert PMTClassifier.load(tmp_path / "kept").predict(X).tolist() == again.predict(X).tolist()
+    (tmp_path / "kept/probe.safetensors").write_bytes(b"")
+    with pytest.raises(ModelFolderError, match=r"probe.safetensors"):
+        PMTClassifier.load(tmp_path / "kept")
+
+
+def test_the_pooling_is_that_of_the_features():
+    X, y = slopes(24)
+    for pooling, width in (("sequence", 8), ("mean_memory", 8)):
+        assert len(few(pooling=pooling).fit(X, y).probe_.mean) == width
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_many_labels_train_the_network_where_that_is_better_on_some_held_out(
+    better, monkeypatch, capsys
+):
+    monkeypatch.setattr(classifier_module, "MANY_LABELS", 40)
+    X, y = slopes()
+    if better:  # the head is given nothing but noise
+        monkeypatch.setattr(
+            LabelProbe, "_features",
+            lambda self, x: np.random.default_rng(0).normal(size=(len(x), 4)),
+        )  # fmt: skip
+    found = few(verbose=True).fit(X, y)
+    assert found.finetuned_ == better
+    assert "10 labels held out: " in capsys.readouterr().out
+    assert not few().fit(X[:30], y[:30]).finetuned_  # too few to try
+
+
+def test_labels_are_many_if_each_class_has_several():
+    assert are_many(np.arange(200) % 20) and not are_many(np.arange(199) % 2)
+    assert not are_many(np.array([0] * 300 + [1] * 9))
 
 
 @pytest.mark.slow
@@ -117,7 +180,7 @@ def test_a_fit_depends_on_parameters_and_data_alone_and_leaves_random_numbers_al
     np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
     assert capsys.readouterr() == ("", "")
     assert clone(fitted).get_params() == fitted.get_params()
-    assert not hasattr(clone(fitted), "network_")
+    assert not hasattr(clone(fitted), "finetuned_")
 
 
 @pytest.mark.parametrize(
@@ -128,6 +191,8 @@ def test_a_fit_depends_on_parameters_and_data_alone_and_leaves_random_numbers_al
         ({"epochs": 2}, "train.epochs is 2 and train.steps is 1; give one of them"),
         ({"settings": ("finetune.head=1",)}, "did you mean 'finetune.head_lr'?"),
         ({"settings": ("train.steps=3",)}, "'train.steps=3' in settings is the parameter steps"),
+        ({"finetune": "yes"}, "finetune must be True, False or 'auto', got 'yes'"),
+        ({"pooling": "best"}, "pooling must be one of sequence, mean_tokens, max_tokens"),
         ({"size": "huge"}, "model.size must be one of small, tiny, base, custom, got 'huge'"),
     ],
 )

@@ -30,7 +30,7 @@ def test_public_names():
     assert set(progmem.__all__) == {
         "PMT", "ModelConfig", "Encoding", "Encoder", "Stream", "load", "PMTEncoder",
         "PMTClassifier", "PMTForecaster", "count_macs", "count_params", "data", "ConfigError",
-        "InputError", "ModelFolderError", "ArtifactError", "TrainingError", "__version__",
+        "InputError", "ModelFolderError", "ArtifactError", "TrainingError", "read", "__version__",
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import torch
 from training_setup import made_recordings, small_config
 
 import progmem
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.embed import embed
 from progmem.errors import InputError

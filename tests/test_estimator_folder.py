@@ -5,9 +5,13 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
-from estimator_setup import made, small
+from estimator_setup import TINY, made, small
 
 from progmem import ModelFolderError, PMTEncoder, artifact
+from progmem.config import read_config
+from progmem.data.recordings import Recording
+from progmem.pooling import pool
+from progmem.training.pretrain import pretrain
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +87,22 @@ def test_an_encoder_saved_with_the_former_word_for_tokens_gives_tokens(fitted, t
     again = PMTEncoder.load(tmp_path / "encoder")
     assert again.level == "tokens"
     np.testing.assert_array_equal(again.transform(made()), fitted.transform(made(), "tokens"))
+
+
+def test_a_run_and_a_model_are_encoders(fitted, tmp_path):
+    """Case 7 of the users: a run of the command line could not become an estimator."""
+    cases = made()
+    recordings = [Recording(str(i), case.T) for i, case in enumerate(cases)]
+    settings = [*TINY, "train.steps=2", "train.batch_size=8", "train.device=cpu"]
+    model = pretrain(recordings, tmp_path / "run", read_config(None, settings), log=None)
+    expected = pool(model, [r.values for r in recordings], ["all"])["all"]
+    for encoder in (
+        PMTEncoder.from_run(tmp_path / "run"),
+        PMTEncoder.load(tmp_path / "run"),
+        PMTEncoder.load(tmp_path / "run/model"),
+    ):
+        np.testing.assert_allclose(encoder.transform(cases), expected, atol=1e-5)
+    encoder.save(tmp_path / "kept")
+    assert PMTEncoder.load(tmp_path / "kept").channels_ == 2
+    with pytest.raises(ModelFolderError, match="is not the folder of a finished run: it has no mo"):
+        PMTEncoder.from_run(tmp_path)

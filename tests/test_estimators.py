@@ -30,6 +30,7 @@ from progmem.detail import CONVOLUTIONS
 from progmem.estimators import LEVELS, run_settings
 from progmem.features import all_scales
 from progmem.model.encode import consecutive
+from progmem.pooling import POOLINGS, pool
 from progmem.training import pretrain, trainer
 
 # Where scikit-learn's checks and series part: a table of other columns must be refused there, a
@@ -98,7 +99,7 @@ def test_a_search_over_a_pipeline_finds_which_series_go_up():
 
 def test_fit_trains_as_pretrain_does_and_transform_encodes_as_the_model_does(fitted, tmp_path):
     X = made()
-    X[3, :, 10:30] = np.nan
+    X[3, :, 5:35] = np.nan  # a whole window
     z = fitted.model_.encode(X.transpose(0, 2, 1))
     every, sequence, tokens, memory = (fitted.transform(X, level) for level in LEVELS)
     assert every.dtype == sequence.dtype == tokens.dtype == memory.dtype == np.float32
@@ -315,3 +316,24 @@ def test_scikit_learns_own_run_of_its_checks_agrees():
     reason = "a series of another length than in fit is welcome in transform"
     expected = dict.fromkeys(OTHER_LENGTHS, reason)
     check_estimator(small(seed=1), expected_failed_checks=expected, on_skip=None)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_pooling_is_in_place_of_a_level(pooling):
+    X = made()
+    encoder = small(pooling=pooling).fit(X)
+    found = encoder.transform(X)
+    expected = pool(encoder.model_, list(X.transpose(0, 2, 1)), [pooling])[pooling]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert len(encoder.get_feature_names_out()) == found.shape[1]
+    assert encoder.transform(X, level="tokens").ndim == 3  # what is asked for is given
+
+
+def test_a_pooling_that_is_none_is_refused():
+    for params, message in (
+        ({"pooling": "best"}, "pooling must be one of sequence, mean_tokens, max_tokens"),
+        ({"pooling": "mean_memory", "settings": (*TINY, "model.slots=0", "loss.pcl=0")},
+         "mean_memory needs a model with memory"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=message):
+            small(**params).fit(made())

@@ -4,15 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from estimator_setup import TINY
 from forecast_setup import LastValues, daily_waves, hours, small_model
 
 import progmem
 from progmem.cli import main
 from progmem.errors import InputError
-from progmem.probes.forecast import residual_quantiles, ridge_path
+from progmem.forecasting import own_encoder
+from progmem.probes.forecast import ridge_path
 
 P = 30
-T, END = 300, 240  # the last fifth is the validation part
+T, END, LAST = 300, 180, 240  # two fifths: one that chooses, one that is only looked at
 
 
 def fitted(values, **options):
@@ -31,12 +33,13 @@ def test_predictions_follow_the_last_date_with_a_column_a_quantile():
     assert table["heat"].min() < found["heat"].min() and found["heat"].max() < table["heat"].max()
 
 
-def test_a_prediction_and_its_quantiles_are_those_of_plain_loops():
+def test_a_prediction_and_its_errors_are_those_of_plain_loops():
     values = daily_waves(T, 2)
-    forecaster = fitted(values, quantiles=[0.25, 0.9])
+    forecaster = fitted(values, quantiles=[0.5])
     found = forecaster.predict(3)
     mean, scale = values[:END].mean(0), values[:END].std(0)
-    x, scaled = forecaster.data.x[0], (values - mean) / scale
+    one = forecaster.series[""]
+    x, scaled = one.data.x[0], (values - mean) / scale
 
     def known(times, c):  # the newest sample is the token of this encoder
         own = [[*x[t].astype(np.float32), *scaled[t - P : t + 1, c]] for t in times]
@@ -45,43 +48,89 @@ def test_a_prediction_and_its_quantiles_are_those_of_plain_loops():
     def follows(times, c):
         return torch.tensor(np.array([[scaled[t + h, c] for h in (1, 2, 3)] for t in times]))
 
-    now, residual = np.zeros((3, 2)), np.zeros((T - END - 3, 3, 2))
-    early, late = range(P, END - 3), range(END, T - 3)
-    for c, (_, chosen) in enumerate(forecaster.fitted[3].columns):
-        (ridge,) = ridge_path(known(early, c), follows(early, c), [chosen.alpha])
-        residual[:, :, c] = follows(late, c) - ridge.predict(known(late, c))
-        whole = [*early, *late]  # what predicts learns from both parts
-        (ridge,) = ridge_path(known(whole, c), follows(whole, c), [chosen.alpha])
-        now[:, c] = ridge.predict(known([T - 1], c))[0]
-    np.testing.assert_allclose(found[["0", "1"]], now * scale + mean, rtol=1e-6)
-    for q, name in ((0.25, "25%"), (0.9, "90%")):
-        spread = np.quantile(residual, q, axis=0) * scale
-        np.testing.assert_allclose(
-            found[[f"0 {name}", f"1 {name}"]] - found[["0", "1"]].to_numpy(), spread, rtol=1e-6
-        )
-    error = residual.reshape(-1, 6)
-    assert forecaster.estimate(3).ridge == pytest.approx(((error**2).mean(), abs(error).mean()))
-    stays = torch.stack([follows(late, c) for c in (0, 1)], 2).numpy() - scaled[END : T - 3, None]
-    expected = pytest.approx(((stays**2).mean(), abs(stays).mean()))
-    assert forecaster.estimate(3).last_value == expected
+    parts = range(P, END - 3), range(END, LAST - 3), range(LAST, T - 3)
+    token = slice(x.shape[1])
+    estimate = forecaster.estimate(3)
+    for c in (0, 1):
+        chosen = one.fitted[3].columns[c].ridge
+        assert estimate["used"].iloc[c] == "values alone" and not chosen.weight[token].any()
+        errors = []
+        for count in (1, 2):
+            times = [t for part in parts[:count] for t in part]
+            (ridge,) = ridge_path(
+                known(times, c)[:, x.shape[1] :], follows(times, c), [chosen.alpha]
+            )
+            next_part = parts[count]
+            errors.append(
+                follows(next_part, c) - ridge.predict(known(next_part, c)[:, x.shape[1] :])
+            )
+        assert estimate["forecast"].iloc[c] == pytest.approx(errors[1].square().mean().item())
+        middle = np.median(torch.cat(errors).numpy(), axis=0) * scale[c]
+        now = chosen.predict(known([T - 1], c))[0].numpy() * scale[c] + mean[c]
+        np.testing.assert_allclose(found[str(c)], now, rtol=1e-6)
+        np.testing.assert_allclose(found[f"{c} 50%"], now + middle, rtol=1e-6)
+        for name, back in (("repeat last", [0, 0, 0]), ("seasonal 24", [23, 22, 21])):
+            naive = np.array([[scaled[t - b, c] for b in back] for t in parts[2]])
+            wrong = follows(parts[2], c).numpy() - naive
+            assert estimate[name].iloc[c] == pytest.approx((wrong**2).mean())
 
 
 def test_what_is_repeated_over_a_gap_is_the_newest_value_before_it():
     values = daily_waves(T, 2)
-    values[END + 5 : END + 40, 0] = np.nan  # of one column: where all are missing nothing starts
+    values[LAST + 5 : LAST + 40, 0] = np.nan  # of one column: where all are missing nothing starts
     newest = pd.DataFrame(values).ffill().to_numpy()
-    wrong = (values[END + 1 :] - newest[END:-1]) / values[:END].std(0)
-    expected = np.nanmean(wrong**2), np.nanmean(abs(wrong))
-    assert fitted(values).estimate(1).last_value == pytest.approx(expected)
+    wrong = (values[LAST + 1 :] - newest[LAST:-1]) / values[:END].std(0)
+    found = fitted(values).estimate(1)["repeat last"]
+    np.testing.assert_allclose(found, np.nanmean(wrong**2, axis=0))
 
 
-def test_quantiles_leave_out_what_is_missing():
-    residual = torch.arange(12.0).reshape(4, 3)
-    residual[1:3, 1], residual[:, 2] = torch.nan, torch.nan
-    found = residual_quantiles(residual, [0.5, 0.9])
-    expected = np.nanquantile(residual[:, :2].numpy(), [0.5, 0.9], axis=0)
-    np.testing.assert_allclose(found[:, :2], expected, rtol=1e-6)
-    assert found[:, 2].isnan().all()
+def test_the_last_part_decides_nothing():
+    values = daily_waves(T)
+    first = fitted(values)
+    first.estimate(3)
+    changed = values.copy()
+    changed[LAST:] = np.random.default_rng(0).normal(size=(T - LAST, 1)) * 50
+    other = fitted(changed)
+    ours, theirs = (f.estimate(3).iloc[0] for f in (first, other))
+    assert (ours["used"], ours["why"]) == (theirs["used"], theirs["why"])
+    alphas = [f.series[""].fitted[3].columns[0].ridge.alpha for f in (first, other)]
+    assert alphas[0] == alphas[1] and ours["forecast"] < theirs["forecast"]
+
+
+def test_several_horizons_and_many_series_are_levels_of_the_index(tmp_path):
+    tables = {
+        name: pd.DataFrame(daily_waves(T, seed=seed), hours(T), ["kW"])
+        for seed, name in enumerate(("north", "south"))
+    }
+    forecaster = progmem.PMTForecaster(LastValues(), context=P).fit(tables)
+    found = forecaster.predict([2, 4])
+    assert found.index.names == ["series", "horizon", "date"] and len(found) == 12
+    alone = progmem.PMTForecaster(LastValues(), context=P).fit(tables["south"])
+    pd.testing.assert_frame_equal(found.loc["south", 4], alone.predict(4), check_freq=False)
+    assert forecaster.estimate([2, 4]).index.names == ["series", "horizon", "column"]
+    forecaster.save(tmp_path / "kept")
+    again = progmem.PMTForecaster.load(tmp_path / "kept", LastValues())
+    pd.testing.assert_frame_equal(again.predict([2, 4], tables), found)
+    forecaster.save(tmp_path / "kept")  # over an earlier save
+    with pytest.raises(InputError, match="fitted on the series north, south, got north"):
+        again.predict(2, {"north": tables["north"]})
+    for bad, message in (
+        ({}, "the mapping is empty"),
+        ({"a": tables["north"], "b": tables["north"].rename(columns={"kW": "W"})},
+         "b has the columns W, a has kW: series that are forecast together have the same"),
+        ({"a": tables["north"], "b": tables["north"].iloc[:20]}, "b: a training part of 12"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            progmem.PMTForecaster(LastValues(), context=P).fit(bad)
+
+
+def test_a_context_that_nobody_gave_suits_the_series():
+    def context(count, step):
+        dates = pd.date_range("2024-01-01", periods=count, freq=step)
+        made = progmem.PMTForecaster(LastValues())
+        return made.fit(daily_waves(count), dates).series[""].context
+
+    assert context(1500, "h") == 200 and context(2000, "5min") == 288 and context(100, "h") == 20
 
 
 def test_nine_of_ten_later_values_lie_below_the_highest_quantile():
@@ -120,8 +169,9 @@ def test_a_column_that_never_varied_is_not_scaled_by_a_rounding():
     values = np.full(T, 0.1)
     values[-1] = 0.2
     forecaster = fitted(values)
-    assert forecaster.scale.tolist() == [1.0] and forecaster.mean != 0.1
-    assert forecaster.estimate(1).last_value.mse == pytest.approx(0.01 / 59)
+    one = forecaster.series[""]
+    assert one.scale.tolist() == [1.0] and one.mean != 0.1
+    assert forecaster.estimate(1)["repeat last"].item() == pytest.approx(0.01 / 59)
     assert forecaster.predict(2)["value"].to_numpy() == pytest.approx(0.1, abs=0.01)
 
 
@@ -139,12 +189,13 @@ def test_a_model_without_covariates_sees_the_columns_alone():
     for channels in (1, 8):
         model = small_model(channels)
         forecaster = progmem.PMTForecaster(model, context=P).fit(values[:, 0], hours(T))
-        assert forecaster.data.x.shape[2] == channels
-        there = forecaster.known.features.observed
+        one = forecaster.series[""]
+        assert one.data.x.shape[2] == channels
+        there = one.known.features.observed
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
-        places = forecaster._places("train", 4)
+        places = one.places("train", 4)
         assert 70 not in places.time and 71 in places.time  # its date alone is not learnt from
-        used = forecaster.known.at(places)
+        used = one.known.at(places)
         assert used.any(1).all()  # nothing is learnt from no feature
         assert np.isfinite(forecaster.predict(4).to_numpy()).all()
 
@@ -188,12 +239,12 @@ GAP[100:] = np.nan
          "columns must have different names; 'a' is there twice"),
         (np.where(np.arange(T) == 7, np.inf, 0.0), hours(T), {},
          "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
-        (daily_waves(30), hours(30), {}, "a training part of 24 samples holds no window of 31"),
+        (daily_waves(30), hours(30), {}, "a training part of 18 samples holds no window of 31"),
         (np.full(T, np.nan), hours(T), {}, "column value has no value in the training part"),
-        (GAP, hours(T), {}, "nothing of column value is observed in the validation part 3 "),
-        (daily_waves(T), hours(T), {"horizon": 60}, "horizon 60 does not fit into the validation"),
+        (GAP, hours(T), {}, "nothing of column value is observed in the choosing part 3 "),
+        (daily_waves(T), hours(T), {"horizon": 60}, "horizon 60 does not fit into the choosing"),
         (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),
-        (daily_waves(T), hours(T), {"validation": 1.0}, "validation must be a share between 0 and"),
+        (daily_waves(T), hours(T), {"validation": 0.5}, "validation must be a share between 0 a"),
         (daily_waves(T), hours(T), {"quantiles": [10]}, "quantiles must lie between 0 and 1"),
         (pd.DataFrame(daily_waves(T, 2), hours(T)), hours(T) + pd.Timedelta("1D"), {},
          "indexed by other dates than those given"),
@@ -238,7 +289,8 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
     options = ["--model", "model", "--horizon", "6"]
     assert main(["forecast", "load.csv", *options, "--context", "30", "-o", "next.csv"]) == 0
     printed = capsys.readouterr().out
-    assert "repeating the newest value" in printed and "6 predictions from 2024-01-13 12" in printed
+    assert "repeat last" in printed and "6 rows from 2024-01-13 12:00:00 to" in printed
+    assert "--model model --probe next.safetensors" in printed.splitlines()[-1]
     lines = (own / "next.csv").read_text().splitlines()
     assert lines[0] == "date,kW,kW 10%,kW 50%,kW 90%" and len(lines) == 7
     assert lines[1].startswith("2024-01-13 12:00:00,")
@@ -253,23 +305,61 @@ def test_the_command_predicts_a_file_and_keeps_what_it_learnt(own, capsys):
     assert sorted(p.name for p in own.iterdir() if p.suffix == ".json") == []
 
 
+@pytest.fixture
+def _few_steps(monkeypatch):
+    """The encoder that a forecaster trains for itself is trained for a moment."""
+    monkeypatch.setattr(own_encoder, "DEFAULTS", (*own_encoder.DEFAULTS, "train.steps=2", *TINY))
+
+
+def test_the_command_needs_no_setting_and_says_what_it_used_and_why(own, capsys, _few_steps):
+    """Two horizons, a picture, and nothing trained before."""
+    command = ["forecast", "load.csv", "--horizon", "6", "12"]
+    assert main([*command, "-o", "next.csv", "--plot", "next.png"]) == 0
+    printed = capsys.readouterr().out
+    for way in ("encoder + values", "values alone", "repeat last", "seasonal 24", "80 % interval"):
+        assert way in printed
+    assert "by the encoder" in printed
+    last = printed.splitlines()[-1]
+    assert last.startswith("written: next.csv, next.png (18 rows from 2024-01-13 12:00:00")
+    assert last.endswith("--horizon 6 12 --probe next.forecaster -o next.csv")
+    found = pd.read_csv("next.csv", index_col=["horizon", "date"])
+    assert len(found.loc[6]) == 6 and len(found.loc[12]) == 12
+    assert (own / "next.png").read_bytes().startswith(b"\x89PNG")
+    again = [*command, "--probe", "next.forecaster", "-o", "again.csv", "--quiet"]
+    assert main(again) == 0 and capsys.readouterr().out == ""
+    later = pd.read_csv("again.csv", index_col=["horizon", "date"])
+    pd.testing.assert_frame_equal(later, found, rtol=1e-3)
+
+
+def test_a_folder_of_files_is_forecast_at_once(own, capsys, _few_steps):
+    (own / "meters").mkdir()
+    for seed in (0, 1):
+        table = pd.DataFrame(daily_waves(T, seed=seed), hours(T), ["kW"]).rename_axis("date")
+        table.to_csv(f"meters/{seed}.csv")
+    assert main(["forecast", "meters", "--horizon", "3", "-o", "x.csv", "--plot", "x.svg"]) == 0
+    found = pd.read_csv("x.csv", dtype={"series": str}, index_col=["series", "date"])
+    assert len(found.loc["0"]) == len(found.loc["1"]) == 3
+    assert "series-1.safetensors" in [p.name for p in (own / "x.forecaster").iterdir()]
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
         ("load.csv --horizon 3 -o x.txt", "-o must name the .csv file to write, got x.txt"),
         ("load.csv --horizon 3 -o no/x.csv", "there is no folder no to write x.csv into"),
         ("load.csv --horizon 3 -o model/../load.csv", "load.csv is what is read, and would"),
-        (
-            "load.csv --horizon 90",
-            "horizon 90 does not fit into the train part of the series: of 2",
-        ),
+        ("none.csv --horizon 3 0", "horizon must be a whole number from 1 up, got 0"),  # at once
+        ("load.csv --horizon 90", "horizon 90 does not fit into the choosing part of the series"),
+        ("load.csv --horizon 3 --plot x.gif", "--plot must name a .png, .pdf or .svg file, got"),
+        ("model --horizon 3", "there is no .csv file in the folder model"),
         ("load.csv --horizon 3 --probe k --context 9", "--context is chosen when a forecaster is"),
         ("load.csv --horizon 3 --probe k", "--probe needs -o: the .csv file for the predictions"),
         ("load.csv --horizon 3 --probe k -o x.csv", "there is no forecaster in k"),
         ("gap.csv --horizon 3", "gap.csv: dates must be regular: from 2024-01-03 01:00:00"),
         ("bare.csv --horizon 3", "bare.csv has no column 'date'; it has kW"),
         ("more.csv --horizon 3", "the series has 2 columns; the model has 8 channels"),
-        ("none.csv --horizon 3", "there is no file none.csv"),
+        ("none.csv --horizon 3", "there is no none.csv; give a "),
         ("ETTh2 --horizon 3", "give a .csv file with a column date, or one of ETTh1, ETTh1-uni, E"),
     ],
 )

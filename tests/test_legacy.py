@@ -11,7 +11,7 @@ import pytest
 
 import progmem
 from progmem.config import read_config
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.model.saving import weights_sha256
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import SequenceClassifier

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from progmem import data
 from progmem.config import ModelConfig
+from progmem.data.reader import read
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import (
     ArtifactError,
@@ -19,7 +20,8 @@ from progmem.model.saving import load
 from progmem.streaming.stream import Stream
 
 if TYPE_CHECKING:
-    from progmem.estimators import PMTClassifier, PMTEncoder
+    from progmem.classifier import PMTClassifier
+    from progmem.estimators import PMTEncoder
     from progmem.forecaster import PMTForecaster
 
 __version__ = "0.2.0.dev0"
@@ -42,11 +44,12 @@ __all__ = [
     "count_params",
     "data",
     "load",
+    "read",
 ]
 
 LAZY = {  # name -> its module; they need scikit-learn and the training loop, which load slowly
     "PMTEncoder": "progmem.estimators",
-    "PMTClassifier": "progmem.estimators",
+    "PMTClassifier": "progmem.classifier",
     "PMTForecaster": "progmem.forecaster",
 }
 

@@ -32,6 +32,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         seed: int = 0,
         verbose: bool = False,
         settings: tuple[str, ...] | None = None,
+        pooling: str | None = None,
     ) -> None:
         self.size = size
         self.level = level
@@ -44,8 +45,9 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self.seed = seed
         self.verbose = verbose
         self.settings = settings
+        self.pooling = pooling
         super().__init__()
-        if level not in ONE_VECTOR:
+        if pooling is None and level not in ONE_VECTOR:
             self.set_tags(output_data_type="Collection")
 
     def _fit(self, X: Any, y: Any = None) -> None:

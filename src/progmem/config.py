@@ -49,8 +49,8 @@ def choice(*options: str) -> Any:
     )
 
 
-def flag(default: bool) -> Any:
-    return checked(default, lambda v: isinstance(v, bool), "true or false")
+def flag(default: bool | None, *, optional: bool = False) -> Any:
+    return checked(default, lambda v: isinstance(v, bool), "true or false", optional=optional)
 
 
 def is_whole(value: Any) -> bool:
@@ -273,7 +273,8 @@ class DataConfig:
     window: int = whole(512, 1)  # samples of a row cut from a recording of more than ``longest``
     hop: int | None = whole(None, 1, optional=True)  # samples between such rows; None: the window
     sampling_rate: float | None = positive(None, optional=True)  # samples a second
-    covariates: bool = flag(True)  # of dated series: what the calendar says, beside the values
+    # of dated series: what the calendar says, beside the values; None: of sets to forecast only
+    covariates: bool | None = flag(None, optional=True)
 
     def __post_init__(self) -> None:
         check_fields(self, "data")

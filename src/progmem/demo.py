@@ -106,7 +106,10 @@ def demo(out: Path) -> dict[tuple[str, int], LabelScores]:
             ),
         ],
     )
-    print(f"\nreport: {report}\nmodel:  {out / 'run/model'}")
+    print(
+        f"\nwritten: {report}, {out / 'run/model'}; next, with files of your own: progmem classify "
+        "DATA --labels labels.csv -o predictions.csv"
+    )
     return scores
 
 

@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 
-from progmem.data.reader import Recording
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.recordings import ChannelInfo, Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
@@ -26,6 +27,7 @@ from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
 CHUNK = 65_536  # samples encoded at a time
 TOKENS = 32_768  # summarised at a time
+ROWS = 100_000  # of the index written at a time
 
 
 def embed_files(
@@ -34,19 +36,21 @@ def embed_files(
     out: Path,
     *,
     sampling_rate: float | None = None,
+    options: ReadOptions = BY_RULE,
     log: Callable[[str], None] = print,
 ) -> None:
     """`embed` for a saved model and files, which are read as those of the model's run were.
 
-    The default of ``sampling_rate`` is that of the run.
+    The default of ``sampling_rate`` is that of the recordings, or else of the run.
     """
     model = load(model_folder, device="auto")
     run = run_of(model_folder)
-    if sampling_rate is None:
-        sampling_rate = data_settings(run).sampling_rate
-    elif not 0 < sampling_rate < float("inf"):
+    if sampling_rate is not None and not 0 < sampling_rate < float("inf"):
         raise InputError(f"--sampling-rate must be a number above 0, got {sampling_rate:g}")
-    embed(model, read_as_trained(data, run), out, sampling_rate=sampling_rate, log=log)
+    recordings = read_as_trained(data, run, options, model.info)
+    if sampling_rate is None and recordings[0].rate is None:
+        sampling_rate = model.info.rate or data_settings(run).sampling_rate
+    embed(model, recordings, out, sampling_rate=sampling_rate, log=log)
 
 
 @torch.no_grad()
@@ -63,18 +67,23 @@ def embed(
     sequence.npy is (R, D) and eos.npy too; all.npy (R, 4D + H) is one vector from all scales, if
     the model has feature statistics; tokens.npy (T, D) and memory.npy (V, n, D) hold all
     recordings one after the other. Files beside them hold the series each row belongs to, its span
-    in samples (in seconds too, if ``sampling_rate`` is given) and whether anything of it was
-    observed. series.json names the recordings.
+    in samples (in seconds too, if ``sampling_rate`` is given or known) and whether anything of it
+    was observed. index.csv says the same of all rows in one table, with dates where these are
+    known. series.json names the recordings, their channels and units.
     """
     if out.exists():
         raise InputError(f"{out} exists already; give a new folder")
     names = [r.name for r in recordings]
-    series = Series([r.values for r in recordings], None, model.cfg, names)
+    info = ChannelInfo.of(recordings, ())
+    sampling_rate = info.rate if sampling_rate is None else sampling_rate
+    values = [r.values for r in recordings]
+    series = Series(values, None, model.cfg, names, columns=model.info.columns)
     unfinished = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     try:
-        files = _LevelFiles(unfinished, model, series.lengths, sampling_rate)
+        files = _LevelFiles(unfinished, model, series.lengths)
+        files.write_places(recordings, series.lengths, sampling_rate)
         stats = model.feature_stats.values
         with eval_mode(model):
             for rows in _batches(series.lengths):
@@ -88,7 +97,12 @@ def embed(
                 for i, observed in zip(rows, part.token_mask.any(1), strict=True):
                     missing = "" if observed else ", none observed"
                     log(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{missing}")
-        note = {"names": names, "lengths": series.lengths, "sampling_rate": sampling_rate}
+        note = {
+            "names": names, "lengths": series.lengths, "sampling_rate": sampling_rate,
+            "channels": list(info.columns or model.info.columns),
+            "units": list(info.units or model.info.units),
+            "starts": [None if r.calendar is None else str(r.calendar.start) for r in recordings],
+        }  # fmt: skip
         write_file(unfinished / "series.json", to_json(note))
         unfinished.rename(out)
     except BaseException:
@@ -122,15 +136,14 @@ def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
 class _LevelFiles:
     """Arrays on disk for all recordings, which are filled part by part."""
 
-    def __init__(
-        self, folder: Path, model: PMT, lengths: Sequence[int], rate: float | None
-    ) -> None:
+    def __init__(self, folder: Path, model: PMT, lengths: Sequence[int]) -> None:
         cfg = model.cfg
         tokens = [count_tokens(cfg, length) for length in lengths]
         windows = [count_windows(cfg, count) for count in tokens]
         self.token_ends, self.window_ends = (
             np.cumsum([0, *counts]) for counts in (tokens, windows)
         )
+        self.cfg, self.folder = cfg, folder
         self.arrays: dict[str, Any] = {}
         R, T, V, n, D = len(lengths), sum(tokens), sum(windows), cfg.slots, cfg.dim
         absent = set() if n else {"memory", "eos"}
@@ -148,18 +161,45 @@ class _LevelFiles:
             if name not in absent:
                 create: Any = np.lib.format.open_memmap
                 self.arrays[name] = create(folder / f"{name}.npy", "w+", kind, shape)
-        for level, counts, spans in (
-            ("token", tokens, [token_spans(cfg, 0, k) for k in tokens]),
-            (
-                "window",
-                windows,
-                [window_spans(cfg, 0, v, tokens=k) for v, k in zip(windows, tokens, strict=True)],
-            ),
-        ):
-            np.save(folder / f"{level}_series.npy", np.repeat(np.arange(R), counts))
-            np.save(folder / f"{level}_spans.npy", torch.cat(spans).numpy())
-            if rate is not None:
-                np.save(folder / f"{level}_times.npy", torch.cat(spans).numpy() / rate)
+
+    def write_places(
+        self, recordings: Sequence[Recording], lengths: Sequence[int], rate: float | None
+    ) -> None:
+        """Where each row lies, as arrays and as one table of level, row, series, start, end, time.
+
+        The time is the date at which a row starts, or the seconds from the start of its recording.
+        """
+        create: Any = np.lib.format.open_memmap
+        with (self.folder / "index.csv").open("w", newline="") as file:
+            file.write("level,row,series,start,end,time\n")
+            for level, kind, ends in (
+                ("tokens", "token", self.token_ends),
+                ("memory", "window", self.window_ends),
+            ):
+                total = int(ends[-1])
+                arrays = {
+                    "series": create(self.folder / f"{kind}_series.npy", "w+", "int64", (total,)),
+                    "spans": create(self.folder / f"{kind}_spans.npy", "w+", "int64", (total, 2)),
+                }
+                if rate is not None:
+                    path = self.folder / f"{kind}_times.npy"
+                    arrays["times"] = create(path, "w+", "float64", (total, 2))
+                for i, (recording, length) in enumerate(zip(recordings, lengths, strict=True)):
+                    for row in range(ends[i], ends[i + 1], ROWS):
+                        rows = slice(row, min(row + ROWS, ends[i + 1]))
+                        spans = self._spans(kind, length, row - ends[i], rows.stop - ends[i])
+                        arrays["series"][rows], arrays["spans"][rows] = i, spans
+                        if rate is not None:
+                            arrays["times"][rows] = spans / rate
+                        if level in self.arrays:
+                            _write_index(file, level, rows, recording, spans, rate)
+
+    def _spans(self, kind: str, length: int, start: int, stop: int) -> np.ndarray:
+        """Samples of some tokens or windows of a recording of ``length`` samples, (rows, 2)."""
+        if kind == "token":
+            return token_spans(self.cfg, start, stop).numpy()
+        tokens = count_tokens(self.cfg, length)
+        return window_spans(self.cfg, start, stop, tokens=tokens).numpy()
 
     def part(self, rows: Sequence[int]) -> Encoding:
         """Arrays for some neighbouring recordings of equal length, to write into."""
@@ -182,3 +222,17 @@ class _LevelFiles:
             token_spans=torch.empty(0, 2),
             window_spans=None,
         )
+
+
+def _write_index(
+    file: IO[str], level: str, rows: slice, recording: Recording, spans: np.ndarray,
+    rate: float | None,
+) -> None:  # fmt: skip
+    import pandas as pd
+
+    times: Any = spans[:, 0] / rate if rate is not None else ""
+    if recording.calendar is not None:
+        times = recording.calendar.at(spans[:, 0])
+    table = {"level": level, "row": np.arange(rows.start, rows.stop), "series": recording.name,
+             "start": spans[:, 0], "end": spans[:, 1], "time": times}  # fmt: skip
+    pd.DataFrame(table).to_csv(file, header=False, index=False)

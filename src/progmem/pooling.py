@@ -15,6 +15,7 @@ from progmem.detail import fit_detail
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureStatsBuffers, all_scales
+from progmem.progress import Advance
 from progmem.series import as_float64
 
 MAX_SAMPLES = 2**17  # of the series that are encoded at a time
@@ -59,13 +60,18 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def pool(
-    encoder: Encoder, x: Any, poolings: Sequence[str], *, stats: FeatureStats | None = None
+    encoder: Encoder,
+    x: Any,
+    poolings: Sequence[str],
+    *,
+    stats: FeatureStats | None = None,
+    advance: Advance | None = None,
 ) -> dict[str, np.ndarray]:
     """Features by each of ``poolings`` of series (B, L, C) or a list of (L_i, C).
 
     They are (B, D), by "all" (B, 4D + H), which takes the feature statistics ``stats``, by default
     the encoder's own (see `feature_stats_for`). The pooling of the memory is left out for an
-    encoder that has none.
+    encoder that has none. ``advance`` is told how many series are done.
     """
     for name in poolings:
         if name not in POOLINGS:
@@ -90,6 +96,8 @@ def pool(
             else:
                 pooled = LEVEL_POOLINGS[name](z)
             found.setdefault(name, []).append(pooled.float().cpu().numpy())
+        if advance is not None:
+            advance(len(series))
     return {name: np.concatenate(parts) for name, parts in found.items()}
 
 

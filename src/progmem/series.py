@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig, is_whole
+from progmem.data.dates import COVARIATES, has_calendar
 from progmem.errors import InputError
 
 M = TypeVar("M", bound=nn.Module)
@@ -84,7 +85,13 @@ class Series:
     arrays: Any  # indexed by series, then by sample
 
     def __init__(
-        self, x: Any, lengths: Any, cfg: ModelConfig, names: Sequence[str] | None = None
+        self,
+        x: Any,
+        lengths: Any,
+        cfg: ModelConfig,
+        names: Sequence[str] | None = None,
+        *,
+        columns: Sequence[str] = (),  # what the model calls its channels
     ) -> None:
         if isinstance(x, list | tuple):
             self.names = names or default_names(len(x))
@@ -96,7 +103,7 @@ class Series:
                     raise InputError(
                         f"{name} must be (time, channels), got shape {tuple(array.shape)}"
                     )
-                check_samples(array, cfg.channels, f"{name}: ")
+                check_samples(array, cfg.channels, f"{name}: ", columns=columns)
             self.lengths = [len(array) for array in self.arrays]
         else:
             self.arrays = as_array(x, "x")
@@ -105,7 +112,7 @@ class Series:
                 hint = "; for one series (time, channels) give [x]" if len(shape) == 2 else ""
                 raise InputError(f"x must be (batch, time, channels), got shape {shape}{hint}")
             self.names = names or default_names(shape[0])
-            check_samples(self.arrays, cfg.channels)
+            check_samples(self.arrays, cfg.channels, columns=columns)
             self.lengths = check_lengths(lengths, *shape[:2])
         if not len(self.arrays):
             raise InputError("x holds no series; give at least one")
@@ -195,7 +202,9 @@ def as_float64(array: Any) -> Tensor:
     return torch.from_numpy(np.array(array, dtype=np.float64))
 
 
-def check_samples(array: Any, channels: int, name: str = "") -> None:
+def check_samples(
+    array: Any, channels: int, name: str = "", *, columns: Sequence[str] = ()
+) -> None:
     """Refuse anything but real numbers, with the model's channels on the last axis."""
     kind, shape = array.dtype, tuple(array.shape)
     real = not kind.is_complex if isinstance(array, Tensor) else kind.kind in "biuf"
@@ -209,6 +218,11 @@ def check_samples(array: Any, channels: int, name: str = "") -> None:
         if shape[-2] == channels:
             order = "(batch, time, channels)" if len(shape) == 3 else "(time, channels)"
             hint = f"; the shape is {shape} and should be {order}: transpose?"
+        elif has_calendar(columns) and shape[-1] + len(COVARIATES) == channels:
+            hint = (
+                f": the first {len(COVARIATES)} are the time covariates, "
+                "progmem.data.time_covariates(dates) of each series; put them before the values"
+            )
         raise InputError(f"{name}model has {channels} channels, got {shape[-1]}{hint}")
 
 

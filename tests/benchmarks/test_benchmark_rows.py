@@ -1,6 +1,7 @@
 """Experiments of rows: each is trained in a folder of its own and says what it measured."""
 
 import argparse
+import dataclasses
 import json
 import subprocess
 from functools import partial
@@ -79,9 +80,9 @@ def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
 def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "FILES", {"ETTh1": dated_file(tmp_path)})
     monkeypatch.setattr(forecast, "probe_forecast", partial(forecast.probe_forecast, horizons=[24]))
-    tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.epochs=1",
-            "train.device=cpu"]  # fmt: skip
-    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, tiny) for e in forecast.ENCODERS}
+    tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.device=cpu"]
+    short = {e: "train.steps=2" if "default" in e else "train.epochs=1" for e in forecast.ENCODERS}
+    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, [*tiny, short[e]]) for e in forecast.ENCODERS}
     assert all(cfg.train.seed == 1 and cfg.data.window == 201 for cfg in cfgs.values())
     rows = {
         e: forecast.measure("ETTh1-uni", e, cfg, tmp_path, tmp_path / e) for e, cfg in cfgs.items()
@@ -128,17 +129,18 @@ def test_the_kind_of_tokens_on_the_front_page_has_the_least_error_on_the_validat
 
 
 @pytest.mark.parametrize("name", forecast.SETS)
-def test_forecasts_by_the_default_recipe_set_nothing_but_tokens_and_windows(name):
+def test_forecasts_by_the_default_recipe_set_nothing_but_tokens_windows_and_steps(name):
     cfg = forecast.settings(name, "trained_default", 3, [], device="cuda")
     default = fill_defaults(read_config(None, ["train.seed=3"]), 201, device="cuda", begun={})
-    assert (cfg.views, cfg.loss, cfg.train) == (default.views, default.loss, default.train)
-    assert (cfg.train.steps, cfg.train.batch_size, cfg.views.hide > 0) == (1600, 256, True)
+    short = dataclasses.replace(default.train, steps=100)
+    assert (cfg.views, cfg.loss, cfg.train) == (default.views, default.loss, short)
+    assert (cfg.train.batch_size, cfg.views.hide > 0) == (256, True)
     tuned = "trained_day" if name == "ETTh1" else "trained_bare"
     same_tokens = forecast.settings(name, tuned, 3, [])
     assert (cfg.model, cfg.data) == (same_tokens.model, same_tokens.data)
     assert cfg == forecast.settings(name, "untrained_default", 3, [], device="cuda")
-    few = forecast.settings(name, "trained_default", 3, ["train.epochs=2"], device="cpu")
-    assert (few.train.epochs, few.train.steps, few.train.batch_size) == (2, None, 32)
+    few = forecast.settings(name, "trained_default", 3, ["train.steps=2"], device="cpu")
+    assert (few.train.steps, few.train.batch_size) == (2, 32)
 
 
 def test_rows_of_forecasts_join_those_of_the_same_settings(tmp_path):

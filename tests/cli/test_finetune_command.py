@@ -35,8 +35,8 @@ def files(tmp_path, monkeypatch):
     np.save("names.npy", np.where(y, "slow", "fast"))
     np.save("rare.npy", np.where(np.arange(24) == 9, "rare", np.where(y, "slow", "fast")))
     np.save("lost.npy", np.where(np.arange(24)[:, None, None] == 3, np.nan, x))
-    np.save("wide.npy", np.zeros((24, 60, 3)))
-    np.save("short.npy", np.zeros((24, 3, 2)))
+    np.save("wide.npy", np.arange(24 * 180.0).reshape(24, 60, 3))
+    np.save("short.npy", np.arange(24 * 6.0).reshape(24, 3, 2))
     np.save("inf.npy", np.where(np.arange(24 * 120).reshape(24, 60, 2) == 7, np.inf, x))
     return tmp_path
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from progmem.data import as_collection
-from progmem.data.reader import csv_layout, read_recordings
+from progmem.data.csv_files import csv_layout
+from progmem.data.reader import read
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_above_a_wide_table_may_stand_times(tmp_path, first, named):
     path = tmp_path / "x.csv"
     path.write_text(f"{first}\n.3,.1,.2\n.5,.4,.1\n")
     assert csv_layout(path, wide=True).has_header is named
-    assert as_collection(path).x.shape == (3 - named, 1, 3)
+    assert [r.values.shape for r in read(path, layout="series,time")] == [(3, 1)] * (3 - named)
 
 
 def test_a_blank_line_is_a_gap_of_one_channel_and_nothing_of_several(tmp_path):
@@ -63,4 +63,4 @@ def test_a_blank_line_is_a_gap_of_one_channel_and_nothing_of_several(tmp_path):
         ("a,b,\n1,2,\n3,,\n", [[1, 2], [3, np.nan]]),  # a comma ends every line
     ):
         path.write_text(text)
-        np.testing.assert_array_equal(read_recordings(path)[0].values, expected)
+        np.testing.assert_array_equal(read(path)[0].values, expected)

@@ -10,7 +10,8 @@ import torch
 from training_setup import assert_same_model, made_recordings, run, small_config
 
 import progmem
-from progmem.data.reader import Recording, read_recordings
+from progmem.data.reader import read
+from progmem.data.recordings import Recording
 from progmem.data.sample import TEST_SUBJECTS, cut_windows, load_sample
 from progmem.data.windows import DeviceCache, TrainingWindows, fits_on_device
 from progmem.errors import InputError
@@ -41,13 +42,13 @@ def test_files_of_all_kinds_are_read(tmp_path):
     (tmp_path / "c.csv").write_text("ax,ay\n0,1\n2,\n4,5\n")
     (tmp_path / "d.csv").write_text("0,1\n2,3\n")
     (tmp_path / "notes.txt").write_text("not a recording")
-    found = read_recordings(tmp_path)
+    found = read(tmp_path)
     names = ["a", "b.first", "b.second.0", "b.second.1", "c", "d"]
     assert [r.name for r in found] == names
     assert isinstance(found[0].values, np.memmap)
     np.testing.assert_array_equal(found[3].values, x + 1)
     np.testing.assert_array_equal(found[4].values, [[0, 1], [2, np.nan], [4, 5]])
-    assert read_recordings(tmp_path / "a.npy")[0].values.shape == (6, 2)
+    assert read(tmp_path / "a.npy")[0].values.shape == (6, 2)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_files_of_all_kinds_are_read(tmp_path):
 )
 def test_gaps_in_a_csv_are_samples_too(text, values, tmp_path):
     (tmp_path / "x.CSV").write_text(text)
-    (recording,) = read_recordings(tmp_path)
+    (recording,) = read(tmp_path)
     np.testing.assert_array_equal(recording.values, values)
 
 
@@ -72,7 +73,7 @@ def hostile(folder):
 
 def swapped(folder):
     dates = ("date", "2024-01-01", "2024-01-02", "2024-01-03")
-    np.save(folder / "b.npy", np.zeros((3, 9)))  # nothing is said of its columns
+    np.save(folder / "b.npy", np.zeros((3, 2)))  # nothing is said of its columns
     for name, columns in (("a", ("load", "heat")), ("c", ("heat", "load"))):
         cells = zip(dates, *((c, "1", "2", "3") for c in columns), strict=True)
         (folder / f"{name}.csv").write_text("\n".join(map(",".join, cells)))
@@ -81,12 +82,12 @@ def swapped(folder):
 @pytest.mark.parametrize(
     "prepare, message",
     [
-        (lambda f: None, "holds no .npy, .npz or .csv file"),
+        (lambda f: None, "holds no .npy, .npz, .csv, "),
         (lambda f: (f / "x.npy").write_bytes(b"nonsense"), "x.npy cannot be read"),
         (hostile, "x.npy cannot be read: .*Python objects"),
         (lambda f: (f / "x.npy").write_bytes(b""), "x.npy cannot be read: No data"),
         (lambda f: (f / "x.npz").write_bytes(b"PK\x03\x04 half"), "x.npz cannot be read: .*zip"),
-        (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "numbers only; column b does not"),
+        (lambda f: (f / "x.csv").write_text("a,b\n1,x\n"), "real numbers; column b does not"),
         (lambda f: (f / "x.csv").write_text(""), "x.csv cannot be read"),
         (lambda f: (f / "x.csv").write_text('"' + 2**18 * "1"), "x.csv cannot be read: field larg"),
         (lambda f: pd.DataFrame({"a": [3, 1]}).to_csv(f / "x.csv"), "no name and a number"),
@@ -104,15 +105,15 @@ def swapped(folder):
         ),
         (
             lambda f: (f / "x.csv").write_text("ax;ay\n1;2\n"),
-            "column ax;ay does not; is it separated by",
+            "column ax;ay does not hold them; is it separated by .*--sep",
         ),
         (
             lambda f: (f / "x.csv").write_text("Date,a\n2024-01-01,2\n"),
-            "column Date does not; dates are read from a column called date",
+            "dates need at least 3 samples to show their step, got 1",
         ),
         (
-            lambda f: np.savez(f / "x.npz", X=np.ones((9, 20, 1)), y=np.ones(9)),
-            r"x.npz: y \(9,\) looks like labels; .* given with --labels",
+            lambda f: np.savez(f / "x.npz", X=np.ones((9, 20, 1)), kind=np.ones(9)),
+            r"x.npz: kind \(9,\) looks like labels; name the series X and .*--labels",
         ),
         (
             lambda f: [np.save(f / "x.npy", np.ones(9)), (f / "x.csv").write_text("1\n2\n")],
@@ -132,12 +133,12 @@ def swapped(folder):
 def test_files_that_cannot_be_used_are_named(tmp_path, prepare, message):
     prepare(tmp_path)
     with pytest.raises(InputError, match=message):
-        read_recordings(tmp_path)
+        read(tmp_path)
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"there is no .*nowhere; give a \.npy"):
-        read_recordings(tmp_path / "nowhere")
+        read(tmp_path / "nowhere")
 
 
 def test_long_recordings_are_cut_and_covered():

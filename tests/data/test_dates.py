@@ -6,7 +6,7 @@ import pytest
 from forecast_setup import hours
 
 from progmem.data.dates import COVARIATES, next_dates, regular_dates, step_of, time_covariates
-from progmem.data.reader import read_recordings
+from progmem.data.reader import read
 from progmem.errors import InputError
 
 
@@ -94,7 +94,7 @@ def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path, end):
     path = tmp_path / "load.csv"
     text = "kW,date\n1.5,2024-02-29 22:00\n,2024-02-29 23:00\n2,2024-03-01 00:00\n"
     path.write_text(text + end)
-    (recording,) = read_recordings(path)
+    (recording,) = read(path).with_covariates()
     np.testing.assert_array_equal(recording.values[:, :7], time_covariates(
         ["2024-02-29 22:00", "2024-02-29 23:00", "2024-03-01 00:00"]))  # fmt: skip
     np.testing.assert_array_equal(recording.values[:, 7], [1.5, np.nan, 2])
@@ -103,7 +103,7 @@ def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path, end):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("date\n2024-01-01\n2024-01-02\n", "load.csv has no column beside 'date'"),
+        ("date\n2024-01-01\n2024-01-02\n", "load has no column beside 'date'"),
         ("date,a\n2024-01-01,1\n2024-01-02,1\n2024-01-04,1\n2024-01-05,1\n2024-01-09,1\n",
          "load.csv: dates must be regular: from 2024-01-02 00:00:00 to 2024-01-04"),
         ("date,a\n2024-01-04,1\n2024-01-05,1\n2024-01-08,1\n2024-01-09,1\n2024-01-11,1\n",
@@ -116,4 +116,4 @@ def test_a_csv_file_with_dates_is_read_with_its_covariates(tmp_path, end):
 def test_a_csv_file_whose_dates_cannot_be_used_is_named(text, message, tmp_path):
     (tmp_path / "load.csv").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_recordings(tmp_path / "load.csv")
+        read(tmp_path / "load.csv")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from progmem.cli import main
 from progmem.config import RunConfig, read_config
 from progmem.data import datasets
 from progmem.data.forecast_sets import HORIZONS, VARIANTS, forecast_set
-from progmem.data.reader import read_recordings
+from progmem.data.reader import read
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows
 from progmem.errors import InputError
@@ -139,10 +140,12 @@ def test_a_model_trained_without_covariates_is_probed_and_used_without_them(seri
         *(f"2020-01-{1 + i // 24:02d} {i % 24}:00,{i % 5},{i % 7}" for i in range(300)),
     ]
     Path("own.csv").write_text("\n".join(lines))
-    assert main(["pretrain", "own.csv", "-o", "own", *TINY, bare]) == 0
+    assert main(["pretrain", "own.csv", "-o", "own", *TINY]) == 0  # own files: unless asked for
     assert load("own/model").cfg.channels == 2
     assert main(["embed", "own/model", "own.csv", "-o", "tokens"]) == 0
-    assert main(["pretrain", "own.csv", "-o", "dated", *TINY]) == 0  # 2 values, 9 channels
+    assert (
+        main(["pretrain", "own.csv", "-o", "dated", *TINY, "data.covariates=true"]) == 0
+    )  # 2 values, 9 channels
     nine = ["date," + ",".join("abcdefghi"), *(line + ",0" * 7 for line in lines[1:])]
     Path("nine.csv").write_text("\n".join(nine))
     assert main(["embed", "dated/model", "nine.csv", "-o", "wrong"]) == 2  # 9 values are no 9
@@ -170,13 +173,13 @@ def test_a_folder_of_dated_and_undated_files_must_agree_without_covariates(tmp_p
     dates = [f"2020-01-01 {i}:00,{i},{i}" for i in range(5)]
     (tmp_path / "a.csv").write_text("\n".join(["date,u,v", *dates]))
     np.save(tmp_path / "b.npy", np.zeros((5, 9)))
-    assert [r.values.shape[1] for r in read_recordings(tmp_path)] == [9, 9]
+    np.save(tmp_path / "b.npy", np.zeros((12, 9)))
     with pytest.raises(InputError, match="same channels: a has 2, b has 9"):
-        read_recordings(tmp_path, covariates=False)
-    np.save(tmp_path / "b.npy", np.zeros((5, 2)))
-    assert [r.values.shape[1] for r in read_recordings(tmp_path, covariates=False)] == [2, 2]
-    with pytest.raises(InputError, match="same channels: a has 9, b has 2"):
-        read_recordings(tmp_path)
+        read(tmp_path)
+    np.save(tmp_path / "b.npy", np.zeros((12, 2)))
+    assert [r.values.shape[1] for r in read(tmp_path)] == [2, 2]
+    with pytest.raises(InputError, match=r"same channels: a has 9, b has 2; .* no time covariates"):
+        read(tmp_path).with_covariates()
 
 
 def test_instances_of_a_made_file_go_through_one_model_and_one_ridge(series, monkeypatch):
@@ -262,10 +265,11 @@ def test_the_experiments_are_as_they_say(name):
             continue
         cfg = read_config(path)
         assert (cfg.model["patch"], cfg.model["patch_stride"]) == (patch, 1)
-        assert cfg.data.window == 201 and cfg.data.covariates is covariates
+        assert cfg.data.window == 201 and (cfg.data.covariates is not False) is covariates
         if kind == "-default":
             default = RunConfig()
-            assert (cfg.views, cfg.loss, cfg.train) == (default.views, default.loss, default.train)
+            assert (cfg.views, cfg.loss) == (default.views, default.loss)
+            assert cfg.train == replace(default.train, steps=100)
         else:
             assert cfg.views.time_warp == cfg.views.crop == 0 < cfg.views.jitter_strong
         assert f"pretrain {name} " in path.read_text()

@@ -6,7 +6,7 @@ from probe_setup import waves
 
 from progmem.config import read_finetune_config
 from progmem.data.labels import LabelledRecordings
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 
 SHAPE = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.batch_size=16"]
 TINY = [*SHAPE, "train.epochs=3", "train.checkpoint_every=2", "train.device=cpu"]

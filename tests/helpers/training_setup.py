@@ -7,7 +7,7 @@ import torch
 
 import progmem
 from progmem.config import read_config
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.training.pretrain import pretrain
 
 SETTINGS = [

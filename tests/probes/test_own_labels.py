@@ -8,17 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from estimator_setup import TINY
 from probe_setup import waves
 
 import progmem
 from progmem import artifact
 from progmem.cli import main
+from progmem.config import read_config
 from progmem.data.labels import drop_missing_labels, labels_for
-from progmem.data.reader import read_recordings
+from progmem.data.reader import read
 from progmem.detail import CONVOLUTIONS
 from progmem.errors import InputError
 from progmem.pooling import fit_feature_stats, pool
-from progmem.probes import comparison
+from progmem.probes import comparison, own_labels
 from progmem.probes.logistic import fit_logistic
 from progmem.probes.own_data import LabelProbe, Prediction
 
@@ -53,11 +55,15 @@ def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsy
     assert main([*fit, "--predict", "new.npy", "-o", "p.csv"]) == 0
     printed = capsys.readouterr().out
     assert "30 labelled series, 2 classes" in printed and "12 predictions" in printed
-    assert "  trained  " in printed and "pays" in printed.splitlines()[-1]
+    assert "  trained  " in printed and "pays" in printed.splitlines()[-2]
+    last = f"--probe p.safetensors --model {model} -o later.csv"
+    assert printed.splitlines()[-1].endswith(last)
     rows = read_csv(files / "p.csv")
     assert [row["series"] for row in rows] == [f"new.{i}" for i in range(12)]
     assert [int(row["label"]) for row in rows] == (np.arange(12) % 2).tolist()
     assert all(0.5 <= float(row["probability"]) < 1 for row in rows)
+    both = [float(row[f"probability of {name}"]) for row in rows for name in (0, 1)]
+    np.testing.assert_allclose(np.reshape(both, (-1, 2)).sum(1), 1, atol=2e-4)
     assert main(["classify", "new.npy", "--probe", "p.safetensors", *use, "again.csv"]) == 0
     assert read_csv(files / "again.csv") == rows
     assert main([*fit, "-o", "own.csv"]) == 0  # of the labelled series themselves
@@ -74,6 +80,30 @@ def test_without_a_file_to_write_the_accuracy_is_estimated_and_nothing_is_writte
     assert set(files.iterdir()) == before
 
 
+def test_labels_become_predictions_without_a_model(files, capsys, monkeypatch):
+    """One command: the model is trained beside the predictions, and taken up the next time."""
+    settings = [*TINY, "train.steps=2", "train.batch_size=16"]
+    monkeypatch.setattr(own_labels, "read_config", lambda *_: read_config(None, settings))
+    command = ["classify", "x.npy", "--labels", "y.npy", "-o", "p.csv"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "no --model is given: training one on x.npy without labels, into p-run" in printed
+    assert "raw values" in printed and len(read_csv(files / "p.csv")) == 30
+    first = (files / "p.csv").read_text()
+    assert main([*command, "--quiet"]) == 0 and capsys.readouterr().out == ""
+    assert (files / "p.csv").read_text() == first
+    assert main(["classify", "x.npy", "--probe", "p.safetensors", "-o", "q.csv", "--quiet"]) == 0
+    assert (files / "q.csv").read_text() == first
+    shutil.rmtree("p-run")
+    assert main(["classify", "x.npy", "--probe", "p.safetensors", "-o", "q.csv"]) == 2
+    assert "--probe needs --model: there is no model in p-run/model" in capsys.readouterr().err
+    assert main(["classify", "x.npy", "--labels", "y.npy"]) == 2
+    assert "give -o: the .csv file for the predictions, beside" in capsys.readouterr().err
+    np.save("short.npy", np.arange(7))
+    assert main([*command[:3], "short.npy", *command[4:]]) == 2
+    assert not (files / "p-run").exists()  # labels that do not fit are refused before training
+
+
 @pytest.mark.parametrize("slow, fast", [("slow", "fast"), ("007", "NA"), ("1", "2.5")])
 def test_labels_stay_as_they_are_written_and_some_may_be_missing(model, files, slow, fast):
     texts = ["", fast, *np.where(np.arange(28) % 2, fast, slow)]
@@ -84,7 +114,7 @@ def test_labels_stay_as_they_are_written_and_some_may_be_missing(model, files, s
 
 
 def test_labels_in_order_are_the_same_from_every_kind_of_file(files):
-    recordings, names = read_recordings(files / "x.npy"), np.where(np.arange(30) % 2, "a", "b")
+    recordings, names = read(files / "x.npy"), np.where(np.arange(30) % 2, "a", "b")
     np.save("names.npy", names)
     np.savez("names.npz", names)
     (files / "names.csv").write_text("\n".join(["label", *names]))
@@ -100,7 +130,7 @@ def test_labels_of_a_folder_are_put_to_their_files_by_name(tmp_path):
         np.save(folder / f"r{i}.npy", np.zeros((60, 2)))
     rows = [f"r{i},{'odd' if i % 2 else 'even'}" for i in range(11)]  # r11 has no label
     y.write_text("\n".join(["series,label", *rows]))
-    recordings = read_recordings(folder)
+    recordings = read(folder)
     found = labels_for(recordings, folder, y)
     assert [r.name for r in recordings[:3]] == ["r0", "r1", "r10"]
     for recording, label in zip(recordings, found, strict=True):
@@ -179,7 +209,7 @@ def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
         ("x.npy --labels 5%", "there is no file 5%; --labels names a .csv, .npy or .npz file"),
         ("gone.npy --labels y.npy", "there is no gone.npy"),
         ("x.npy --labels short.npy", "short.npy has 7 labels, x.npy holds 30"),
-        ("flat.npy --labels y.npy", "(30, 60) is one recording"),
+        ("flat.npy --labels y.npy", "(30, 60): more channels than samples"),
         ("x.npy --labels same.npy", "at least two classes in y, got 0"),
         ("x.npy --labels x.npy", "one label per series, got shape (30, 60, 2)"),
         ("x.npy --labels measured.npy", "each of the 30 labels occurs once, such as 0.5"),

@@ -15,7 +15,7 @@ import progmem
 from progmem import artifact
 from progmem.config import read_config
 from progmem.data.labels import draw_labels, split_rows
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.pooling import fit_feature_stats

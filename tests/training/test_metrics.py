@@ -32,3 +32,14 @@ def test_a_batch_of_one_row_has_no_spread_to_tell_of(tmp_path):
     two, one = (json.loads(line) for line in lines)
     assert set(two) - set(one) == {"feature_sd", "effective_rank"}
     assert np.isfinite(list(one.values())).all()
+
+
+def test_steps_of_seconds_are_told_one_by_one(tmp_path, monkeypatch):
+    """Case 8 of the users: no line in 78 s, because only every fiftieth step had one."""
+    monkeypatch.setattr(metrics, "SLOW", -1.0)  # as if each step had taken longer than that
+    said = []
+    run(tmp_path / "run", log=said.append)
+    assert said[1].endswith("training ...")
+    steps = [line for line in said if line.startswith("step ")]
+    assert len(steps) == int(steps[-1].split("/")[1].split()[0])
+    assert all("left" in line for line in steps)

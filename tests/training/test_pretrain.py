@@ -21,7 +21,7 @@ from training_setup import (
 
 import progmem
 from progmem import artifact
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.detail import Detail
 from progmem.errors import ConfigError, InputError

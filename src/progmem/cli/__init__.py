@@ -37,6 +37,7 @@ def _make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"progmem {progmem.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     report.add_demo(commands)
+    own_data.add_check(commands)
     training.add_pretrain(commands)
     training.add_finetune(commands)
     own_data.add_embed(commands)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-RECORDINGS = ".npy, .npz or .csv file of recordings, or a folder of such files"
+RECORDINGS = "file of recordings (.npy, .csv, .parquet, .edf, … ) or a folder of such files"
 
 
 def add_command(
@@ -62,6 +62,18 @@ def add_model(parser: argparse.ArgumentParser, *names: str, **options: Any) -> N
     )
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """--quiet, by which ``args.log`` is None; otherwise it is `print`."""
+    parser.set_defaults(log=print)
+    parser.add_argument(
+        "--quiet",
+        dest="log",
+        action="store_const",
+        const=None,
+        help="print nothing but errors",
+    )
+
+
 def add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "set", metavar="SET", help="name of a data set; `progmem data list` shows them"
@@ -92,10 +104,48 @@ def add_labels(parser: Any, what: str, **options: Any) -> None:
         type=Path,
         metavar="FILE",
         help=f"{what}: a .csv file with a column label (an empty cell is no label) and, for a "
-        "folder of recordings, a column series; or a .npy or .npz array with one label per series, "
+        "folder of recordings, a column series; columns start and end (samples or dates) name "
+        "pieces of recordings; or a .npy or .npz array with one label per series, "
         "in order",
         **options,
     )
+
+
+READING = {  # what `progmem.read` takes, as options of every command that reads own files
+    "layout": "what the axes of arrays and tables are, such as series,channels,time",
+    "case": "column that names the case, in a long table",
+    "time": "column of dates or times",
+    "channel": "column that names the channel, in a table of one value a row",
+    "value": "column of the values, in a table of one value a row",
+    "label": "column of the labels, in a table",
+    "sep": "what separates the cells of text files; by default a comma, in a .tsv file a tab",
+    "date_column": "the same as --time",
+    "date_format": "how dates are written if not year first, such as '%%d.%%m.%%Y %%H:%%M'",
+    "missing": "number or text that stands for a missing value, such as --missing=-9999; may be "
+    "repeated",
+    "fill_gaps": "put missing samples where dates or times leave some out",
+    "drop_duplicates": "keep the first of several rows of one time",
+}
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """The options that say how files are read."""
+    group = parser.add_argument_group("how files are read (docs/own_files.md)")
+    for name, what in READING.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name in ("fill_gaps", "drop_duplicates"):
+            group.add_argument(flag, action="store_true", help=what)
+        elif name == "missing":
+            group.add_argument(flag, action="append", metavar="VALUE", help=what)
+        else:
+            group.add_argument(flag, metavar=name.split("_")[-1].upper(), help=what)
+
+
+def reading(args: argparse.Namespace) -> Any:
+    """The options of `add_reading`, as the library takes them."""
+    from progmem.data.options import ReadOptions
+
+    return ReadOptions(**{name: getattr(args, name) for name in READING})
 
 
 def add_fitted_probe(parser: Any, what: str) -> None:

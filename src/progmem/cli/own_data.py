@@ -1,10 +1,34 @@
-"""``progmem embed``, ``progmem classify`` and ``progmem forecast``: a model on a user's files."""
+"""``progmem check``, ``embed``, ``classify`` and ``forecast``: a model on a user's files."""
 
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from progmem.cli import options
+
+
+def add_check(commands: Any) -> None:
+    parser = options.add_command(
+        commands,
+        "check",
+        _check,
+        summary="say what was read as what, what looks odd, and what training would take",
+        example="progmem check recordings/",
+    )
+    parser.add_argument(
+        "data", metavar="DATA", help=f"{options.RECORDINGS}, or the name of a data set"
+    )
+    parser.add_argument("--json", action="store_true", help="print all that was found as json")
+    options.add_data_dir(parser)
+    options.add_reading(parser)
+
+
+def _check(args: Namespace) -> None:
+    from progmem.check import check, check_lines
+    from progmem.files import to_json
+
+    found = check(args.data, options.reading(args), data_dir=args.data_dir)
+    print(to_json(found).decode() if args.json else "\n".join(check_lines(found)))
 
 
 def add_embed(commands: Any) -> None:
@@ -24,12 +48,16 @@ def add_embed(commands: Any) -> None:
         metavar="HZ",
         help="samples per second, to write the spans in seconds too; by default that of the run",
     )
+    options.add_reading(parser)
 
 
 def _embed(args: Namespace) -> None:
     from progmem.embed import embed_files
 
-    embed_files(args.model, args.data, args.out, sampling_rate=args.sampling_rate)
+    embed_files(
+        args.model, args.data, args.out, sampling_rate=args.sampling_rate,
+        options=options.reading(args),
+    )  # fmt: skip
 
 
 def add_classify(commands: Any) -> None:
@@ -38,10 +66,10 @@ def add_classify(commands: Any) -> None:
         "classify",
         _classify,
         summary="predict the classes of your own recordings from a few labels",
-        example="progmem classify X.npy --labels labels.csv --model run/model -o predictions.csv",
+        example="progmem classify X.npy --labels labels.csv -o predictions.csv",
     )
     parser.add_argument("data", type=Path, metavar="DATA", help=options.RECORDINGS)
-    options.add_model(parser, "--model", required=True)
+    options.add_model(parser, "--model")
     source = parser.add_mutually_exclusive_group(required=True)
     options.add_labels(source, "labels of some of the recordings")
     options.add_fitted_probe(
@@ -60,19 +88,22 @@ def add_classify(commands: Any) -> None:
         help="which features of a recording are used: all (default: one vector from all scales), "
         "sequence, mean_tokens, max_tokens or mean_memory",
     )
+    options.add_quiet(parser)
     options.add_out(
         parser,
-        ".csv file for the predictions; the fitted probe is kept beside it as .safetensors; "
-        "without -o only the accuracy is estimated",
+        ".csv file for the predictions; the fitted probe is kept beside it as .safetensors and, "
+        "without --model, so is the model; without -o only the accuracy is estimated",
     )
+    options.add_reading(parser)
 
 
 def _classify(args: Namespace) -> None:
-    from progmem.probes.own_data import classify_files
+    from progmem.probes.own_labels import classify_files
 
     classify_files(
-        args.model, args.data, args.out, labels=args.labels, probe=args.probe,
-        predict=args.predict, pooling=args.pooling,
+        args.data, args.out, model=args.model, labels=args.labels, probe=args.probe,
+        predict=args.predict, pooling=args.pooling, log=args.log,
+        options=options.reading(args),
     )  # fmt: skip
 
 
@@ -81,39 +112,50 @@ def add_forecast(commands: Any) -> None:
         commands,
         "forecast",
         _forecast,
-        summary="predict the next samples of a dated series, with quantiles",
-        example="progmem forecast load.csv --horizon 24 --model run/model -o next.csv",
+        summary="predict the next samples of dated series, with intervals and their coverage",
+        example="progmem forecast load.csv --horizon 24 96 -o next.csv --plot next.png",
     )
     parser.add_argument(
         "data",
         metavar="DATA",
-        help=".csv file with a column date, or the name of a data set with dates",
+        help=".csv file with a column date, a folder of such files, or the name of a data set with "
+        "dates",
     )
-    options.add_model(parser, "--model", required=True)
     parser.add_argument(
-        "--horizon", type=int, required=True, metavar="H", help="how many samples to predict"
+        "--horizon",
+        type=int,
+        nargs="+",
+        required=True,
+        metavar="H",
+        help="how many samples to predict; several are predicted one by one",
     )
+    options.add_model(parser, "--model")
     options.add_fitted_probe(
-        parser, "predict with the .safetensors file that an earlier call wrote; nothing is fitted"
+        parser, "predict with what an earlier call kept beside its predictions; nothing is fitted"
     )
     parser.add_argument(
         "--context",
         type=int,
         metavar="SAMPLES",
-        help="how many samples before the newest one the model sees; by default 200",
+        help="how many samples before the newest one a forecast uses; by default what suits the "
+        "series, mostly 200",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="picture of the predictions: .png, .pdf or .svg"
     )
     options.add_data_dir(parser)
+    options.add_quiet(parser)
     options.add_out(
         parser,
-        ".csv file for the predictions; the fitted probe is kept beside it as .safetensors; "
-        "without -o only the errors are estimated",
+        ".csv file for the predictions; the fitted forecaster is kept beside it; without -o only "
+        "the errors are estimated",
     )
 
 
 def _forecast(args: Namespace) -> None:
-    from progmem.probes.own_forecast import forecast_file
+    from progmem.probes.own_forecast import forecast_files
 
-    forecast_file(
-        args.model, args.data, args.out, horizon=args.horizon, probe=args.probe,
-        context=args.context, data_dir=args.data_dir,
+    forecast_files(
+        args.data, args.out, horizons=args.horizon, model=args.model, probe=args.probe,
+        plot=args.plot, context=args.context, data_dir=args.data_dir, log=args.log,
     )  # fmt: skip

@@ -4,6 +4,7 @@ from argparse import Namespace
 from typing import Any
 
 from progmem.cli import options
+from progmem.progress import silent
 
 
 def add_probe(commands: Any) -> None:
@@ -31,6 +32,7 @@ def add_probe(commands: Any) -> None:
     )
     options.add_data_dir(parser)
     options.add_split(parser)
+    options.add_quiet(parser)
     options.add_out(parser, ".json file for the scores; by default results/classify/SET.json")
 
     parser = options.add_command(
@@ -44,6 +46,7 @@ def add_probe(commands: Any) -> None:
     options.add_set(parser)
     options.add_data_dir(parser)
     options.add_split(parser)
+    options.add_quiet(parser)
     options.add_out(parser, ".json file for the scores; by default results/cue/SET-RUN.json")
 
     parser = options.add_command(
@@ -63,6 +66,7 @@ def add_probe(commands: Any) -> None:
         help="how many samples to predict; by default all five of the paper",
     )
     options.add_data_dir(parser)
+    options.add_quiet(parser)
     options.add_out(parser, ".json file for the scores; by default results/forecast/SET.json")
 
 
@@ -73,14 +77,17 @@ def _classify(args: Namespace) -> None:
     shares = [parse_amount(text) for text in args.label_share]
     evaluate_classification(
         args.model, args.set, args.out, data_dir=args.data_dir, split=args.split,
-        label_shares=shares,
+        label_shares=shares, log=args.log or silent,
     )  # fmt: skip
 
 
 def _cue(args: Namespace) -> None:
     from progmem.probes.protocols import evaluate_cue
 
-    evaluate_cue(args.model, args.set, args.out, data_dir=args.data_dir, split=args.split)
+    evaluate_cue(
+        args.model, args.set, args.out, data_dir=args.data_dir, split=args.split,
+        log=args.log or silent,
+    )  # fmt: skip
 
 
 def _forecast(args: Namespace) -> None:
@@ -88,5 +95,6 @@ def _forecast(args: Namespace) -> None:
     from progmem.probes.protocols import evaluate_forecast
 
     evaluate_forecast(
-        args.model, args.set, args.out, data_dir=args.data_dir, horizons=args.horizons or HORIZONS
-    )
+        args.model, args.set, args.out, data_dir=args.data_dir,
+        horizons=args.horizons or HORIZONS, log=args.log or silent,
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from progmem.cli import options
+from progmem.progress import silent
 
 
 def add_pretrain(commands: Any) -> None:
@@ -23,6 +24,8 @@ def add_pretrain(commands: Any) -> None:
     options.add_data_dir(parser)
     options.add_split(parser)
     options.add_config(parser)
+    options.add_quiet(parser)
+    options.add_reading(parser)
 
 
 def _pretrain(args: Namespace) -> None:
@@ -35,9 +38,17 @@ def _pretrain(args: Namespace) -> None:
         _print_settings(cfg.to_dict())
         return
     _require_data_and_out(args)
-    pretrain(args.data, args.out, cfg, data_dir=args.data_dir, split=args.split)
+    log = args.log or silent
+    pretrain(
+        args.data, args.out, cfg, data_dir=args.data_dir, split=args.split,
+        options=options.reading(args), log=log,
+    )  # fmt: skip
     if world_and_rank()[1] == 0:
-        print(f"model: {args.out / 'model'}")
+        model = args.out / "model"
+        log(
+            f"written: {model}; next: progmem embed {model} {args.data} -o embeddings, or progmem "
+            f"classify {args.data} --labels labels.csv --model {model} -o predictions.csv"
+        )
 
 
 def add_finetune(commands: Any) -> None:
@@ -77,6 +88,8 @@ def add_finetune(commands: Any) -> None:
         help=".json file for the scores, in addition to RUN/result.json",
     )
     options.add_config(parser)
+    options.add_quiet(parser)
+    options.add_reading(parser)
 
 
 def _finetune(args: Namespace) -> None:
@@ -97,13 +110,16 @@ def _finetune(args: Namespace) -> None:
     found = finetune(
         args.data, args.out, cfg, y=args.labels, pretrained=args.pretrained,
         data_dir=args.data_dir, split=args.split, result=args.result,
+        options=options.reading(args), log=args.log or silent,
     )  # fmt: skip
-    if found.result:  # the first of several processes has it
+    if found.result and args.log is not None:  # the first of several processes has it
         print(f"\n{finetune_table([found.result])}\n")
         if "comparison" in found.result:
             print("\n".join(found.result["comparison"]["printed"]) + "\n")
-        print(f"scores: {args.result or args.out / 'result.json'}")
-        print(f"classifier: {args.out}, its network: {args.out / 'model'}")
+        print(
+            f"written: {args.out} (the classifier), {args.result or args.out / 'result.json'} (its "
+            f"scores); next: progmem classify NEW --probe {args.out} -o predictions.csv"
+        )
 
 
 def _add_data_and_out(parser: ArgumentParser) -> None:

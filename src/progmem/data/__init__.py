@@ -1,13 +1,12 @@
-"""Data in: the paper's sets by name, a user's arrays, tables and files.
+"""Data in: the paper's sets by name; a user's own are read by `progmem.read`.
 
 Example:
-    >>> import numpy as np, progmem
-    >>> made = progmem.data.as_collection([np.zeros((2, 30)), np.zeros((2, 50))])
-    >>> [case.shape for case in made.x]  # (channels, time)
-    [(2, 30), (2, 50)]
+    >>> import progmem
+    >>> progmem.data.time_covariates(["2024-12-31 23:59"])  # minute, hour, weekday, day, …
+    array([[ 59.,  23.,   1.,  31., 366.,  12.,   1.]])
 """
 
 from progmem.data.datasets import load
-from progmem.data.tables import as_collection
+from progmem.data.dates import time_covariates
 
-__all__ = ["as_collection", "load"]
+__all__ = ["load", "time_covariates"]

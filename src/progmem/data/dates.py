@@ -3,7 +3,8 @@
 Shapes: T samples.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,42 @@ COVARIATES = ("minute", "hour", "weekday", "day", "day of year", "month", "week"
 ONE_SAMPLE = "one sample"  # the step of a series without dates
 
 
+class Calendar(NamedTuple):
+    """When the samples of a recording were taken: the date of the first, the step to the next."""
+
+    start: "pd.Timestamp"
+    step: "pd.Timedelta | pd.DateOffset | str | float"  # seconds, if it is a number
+
+    @classmethod
+    def of(cls, index: "pd.DatetimeIndex") -> "Calendar":
+        """That of regular dates."""
+        return cls(index[0], step_of(index))
+
+    def at(self, samples: np.ndarray) -> "pd.DatetimeIndex":
+        """The dates of some samples, which are counted from 0."""
+        import pandas as pd
+
+        if isinstance(self.step, pd.Timedelta):
+            return pd.DatetimeIndex(self.start + samples * self.step)
+        if isinstance(self.step, int | float):  # a sample may be a fraction of a nanosecond
+            return pd.DatetimeIndex(self.start + pd.to_timedelta(samples * self.step, unit="s"))
+        count = int(samples.max()) + 1 if len(samples) else 0
+        return pd.date_range(self.start, periods=count, freq=self.step)[samples]
+
+    def moved(self, samples: int) -> "Calendar":
+        """That of what begins so many samples later."""
+        return self._replace(start=self.at(np.array([samples]))[0]) if samples else self
+
+    @property
+    def rate(self) -> float | None:
+        """Samples per second, where the step is always as long."""
+        import pandas as pd
+
+        if isinstance(self.step, pd.Timedelta):
+            return 1 / self.step.total_seconds()
+        return 1 / self.step if isinstance(self.step, int | float) else None
+
+
 def time_covariates(dates: Any) -> np.ndarray:
     """The time covariates of each date, (T, 7) in the order of ``COVARIATES``, not scaled."""
     import pandas as pd
@@ -28,6 +65,11 @@ def time_covariates(dates: Any) -> np.ndarray:
         index.isocalendar().week,
     ]  # fmt: skip
     return np.stack([np.asarray(part, dtype=np.float64) for part in parts], axis=1)
+
+
+def has_calendar(columns: Sequence[str]) -> bool:
+    """Whether the first of the channels are the time covariates."""
+    return tuple(columns[: len(COVARIATES)]) == COVARIATES
 
 
 def read_dates(dates: Any) -> "pd.DatetimeIndex":
@@ -116,6 +158,38 @@ def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     return table.drop(columns="date").set_axis(index)
+
+
+def fill_gaps(table: "pd.DataFrame", name: str) -> tuple["pd.DataFrame", int]:
+    """``table``, indexed by increasing dates or times, with rows of NaN where samples are missing.
+
+    The second is how many rows were put in.
+    """
+    import pandas as pd
+
+    index: Any = table.index
+    if len(index) < 3:
+        return table, 0
+    dated = isinstance(index, pd.DatetimeIndex)
+    if dated and _step(index) is not None:
+        return table, 0
+    if dated and len(_days_off(index)):
+        whole: Any = pd.bdate_range(index[0], index[-1])
+        return table.reindex(whole), len(whole) - len(table)
+    ticks = index.asi8 if dated else np.asarray(index, dtype=np.float64)
+    steps = np.diff(ticks)
+    usual = np.sort(steps)[(len(steps) - 1) // 2]
+    off = np.abs(steps / usual - np.round(steps / usual))
+    if off.max() > (0.01 if dated else 0.3):  # numbers of seconds may have been rounded
+        row = int(np.argmax(off)) + 1
+        raise InputError(
+            f"{name}: from {index[row - 1]} to {index[row]} (row {row}) is no multiple of the "
+            "usual step, so gaps cannot be filled; resample it to even steps first"
+        )
+    places = np.concatenate([[0], np.cumsum(np.round(steps / usual))]).astype(np.int64)
+    count = np.arange(int(places[-1]) + 1)
+    whole = index[0] + pd.to_timedelta(count * usual, unit=index.unit) if dated else count * usual
+    return table.set_axis(whole[places]).reindex(whole), len(whole) - len(table)
 
 
 def step_of(

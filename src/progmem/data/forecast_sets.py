@@ -12,7 +12,7 @@ import numpy as np
 
 from progmem.data.datasets import load
 from progmem.data.dates import COVARIATES, time_covariates
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 

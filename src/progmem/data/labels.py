@@ -16,9 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from progmem.config import Amount, parse_amount
+from progmem.data.csv_files import read_csv
 from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
-from progmem.data.reader import Recording, read_csv, read_recordings
+from progmem.data.dates import read_dates
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.recordings import Recording
 from progmem.data.sets import LabelledSet
+from progmem.data.source import open_files
 from progmem.errors import InputError
 
 
@@ -99,14 +103,83 @@ def _missing(label: Any) -> bool:
     return label is None or label is pd.NA or label != label or label == ""
 
 
+class LabelledSeries(NamedTuple):
+    """Series, which are recordings or pieces of them, and the label of each as a text."""
+
+    recordings: Sequence[Recording]
+    labels: np.ndarray  # (R,), "" where it is not known
+
+
+def label_series(recordings: Sequence[Recording], x: Path, y: Path) -> LabelledSeries:
+    """The recordings of ``x`` with their labels in ``y``, or the pieces of them that it names."""
+    found = read_labels(y)
+    if found.spans is None:
+        return LabelledSeries(recordings, labels_for(recordings, x, y))
+    by_name = {recording.name: recording for recording in recordings}
+    pieces = []
+    assert found.names is not None
+    for row, (name, (start, end)) in enumerate(zip(found.names, found.spans, strict=True)):
+        _check_names([name], recordings, x, y)
+        whole, where = by_name[name], f"{y}, row {row + 1}"
+        first = _sample(start, whole, where, 0)
+        stop = _sample(end, whole, where, len(whole.values))
+        if not 0 <= first < stop <= len(whole.values):
+            raise InputError(
+                f"{where}: {name} has samples 0 to {len(whole.values)}, got the piece from "
+                f"{start or first} to {end or stop}"
+            )
+        pieces.append(cut(whole, first, stop))
+    twice = [name for name, count in Counter(r.name for r in pieces).items() if count > 1]
+    if twice:
+        raise InputError(f"{y} names {twice[0]} more than once")
+    return LabelledSeries(pieces, found.labels)
+
+
+def cut(recording: Recording, start: int, end: int) -> Recording:
+    """A piece of a recording, which remembers where it was cut."""
+    calendar = recording.calendar
+    return recording._replace(
+        name=f"{recording.name}[{start}:{end}]", values=recording.values[start:end],
+        origin=recording.origin or recording.name, start=recording.start + start,
+        calendar=calendar.moved(start) if calendar is not None else None,
+    )  # fmt: skip
+
+
+def _sample(text: str, recording: Recording, where: str, default: int) -> int:
+    """The sample that a cell names by its number or by a date."""
+    if not text:
+        return default
+    if text.isdigit():
+        return int(text)
+    if recording.calendar is None:
+        raise InputError(
+            f"{where}: {text!r} is no number of a sample, and {recording.name} has no dates"
+        )
+    dates = recording.calendar.at(np.arange(len(recording.values)))
+    try:
+        when = read_dates([text])[0]
+        if dates.tz is not None and when.tz is None:
+            when = when.tz_localize(dates.tz)
+        return int(dates.searchsorted(when))
+    except (InputError, TypeError) as error:
+        raise InputError(
+            f"{where}: {text!r} is neither a number of a sample nor a date such as "
+            f"{dates[0]} of {recording.name}"
+        ) from error
+
+
+def _check_names(names: Sequence[str], recordings: Sequence[Recording], x: Path, y: Path) -> None:
+    unknown = sorted(set(names) - {r.name for r in recordings})
+    if unknown:
+        available = ", ".join(r.name for r in recordings[:3])
+        raise InputError(f"{y} names {unknown[0]!r}, which is not in {x}: {available}, …")
+
+
 def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
     """The label of each recording of ``x``: by name where ``y`` has names, else in order."""
-    labels, names = read_labels(y)
+    labels, names, _ = read_labels(y)
     if names is not None:
-        unknown = sorted(set(names) - {r.name for r in recordings})
-        if unknown:
-            available = ", ".join(r.name for r in recordings[:3])
-            raise InputError(f"{y} names {unknown[0]!r}, which is not in {x}: {available}, …")
+        _check_names(names, recordings, x, y)
         duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
         if duplicates:
             raise InputError(f"{y} names {duplicates[0]!r} more than once")
@@ -130,11 +203,20 @@ def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
     return labels
 
 
-def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
-    """The labels of a file, and the names of their series where the file has them.
+class LabelTable(NamedTuple):
+    """What a file of labels holds."""
+
+    labels: np.ndarray
+    names: list[str] | None = None  # of the series
+    spans: list[tuple[str, str]] | None = None  # where a piece starts and ends, as it is written
+
+
+def read_labels(path: Path) -> LabelTable:
+    """The labels of a file, with the names of their series and pieces where the file has them.
 
     A .npy or .npz file holds one array of labels. A .csv file has a column ``label`` and may have a
-    column ``series``; without it the labels are in order.
+    column ``series``; without it the labels are in order. Columns ``start`` and ``end`` name a
+    piece of a series by its samples or dates.
     """
     if not path.is_file():
         raise InputError(f"there is no file {path}; --labels names a .csv, .npy or .npz file")
@@ -143,15 +225,27 @@ def read_labels(path: Path) -> tuple[np.ndarray, list[str] | None]:
             labels = _read_array(path)
             if labels.ndim != 1:
                 raise InputError(f"{path} must hold one label per series, got shape {labels.shape}")
-            return labels, None
+            return LabelTable(labels)
         if path.suffix == ".csv":
             # as text: 001 is not 1, and NA may be a class; only an empty cell is missing
             table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
             if "label" not in table.columns:
                 found = ", ".join(map(str, table.columns))
                 raise InputError(f"{path} has no column 'label'; it has {found}")
+            table = table.fillna("")
             names = list(table["series"]) if "series" in table.columns else None
-            return np.array(table["label"].fillna(""), dtype=str), names
+            spans = None
+            if "start" in table.columns or "end" in table.columns:
+                if names is None:
+                    raise InputError(f"{path} has pieces, but no column 'series' to say of which")
+                nothing = [""] * len(table)
+                spans = [
+                    (str(start).strip(), str(end).strip())
+                    for start, end in zip(
+                        table.get("start", nothing), table.get("end", nothing), strict=True
+                    )
+                ]
+            return LabelTable(np.array(table["label"], dtype=str), names, spans)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, InputError):
             raise
@@ -209,7 +303,8 @@ def open_labelled(
     data_dir: Path | None,
     split: str,
     *,
-    covariates: bool = True,
+    covariates: bool | None = None,
+    options: ReadOptions = BY_RULE,
 ) -> LabelledRecordings:
     """A data set by name with its split, or own series with the file of their labels."""
     if str(source) in FILES:
@@ -222,15 +317,20 @@ def open_labelled(
             check_name(str(source), data_dir)
         except InputError as error:
             raise InputError(f"there is no file or folder {path}; {error}") from error
-    recordings = read_recordings(path, covariates=covariates)
-    if y is None:
+    recordings = open_files(path, options, covariates=bool(covariates))
+    if y is None and recordings.labels is None:
         raise InputError(f"{path} has no labels; give them with --labels, or a data set's name")
     if split != "official":
         raise InputError(f"split is for data sets by name; {path} is trained on whole")
-    labelled, labels = drop_missing_labels(labels_for(recordings, path, y))
+    if y is not None:
+        series = label_series(recordings, path, y)
+    else:
+        assert recordings.labels is not None
+        series = LabelledSeries(recordings, recordings.labels)
+    labelled, labels = drop_missing_labels(series.labels)
     check_labels(labels, len(labels))
     classes, numbers = np.unique(labels, return_inverse=True)
-    chosen = [r for r, has_label in zip(recordings, labelled, strict=True) if has_label]
+    chosen = [r for r, has_label in zip(series.recordings, labelled, strict=True) if has_label]
     return LabelledRecordings(chosen, numbers, tuple(map(str, classes)), source={"name": path.name})
 
 

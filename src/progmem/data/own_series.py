@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from progmem.data import datasets
-from progmem.data.dates import by_date, regular_dates
+from progmem.data.dates import regular_dates
 from progmem.data.forecast_sets import VARIANTS
-from progmem.data.reader import read_csv
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.reader import read_with
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.series import as_array
@@ -74,8 +75,10 @@ def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
     return DatedValues(values, columns, index)
 
 
-def read_dated(source: str, data_dir: Path | None = None) -> "pd.DataFrame":
-    """A table indexed by date: a .csv file with a column date, or a data set by its name."""
+def read_dated(
+    source: str, data_dir: Path | None = None, options: ReadOptions = BY_RULE
+) -> "pd.DataFrame":
+    """A table indexed by date: a file of one recording with dates, or a data set by its name."""
     import pandas as pd
 
     if source in VARIANTS:
@@ -83,15 +86,16 @@ def read_dated(source: str, data_dir: Path | None = None) -> "pd.DataFrame":
         assert isinstance(series, DatedSeries)
         table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
         return table if VARIANTS[source].form != "target" else table[[series.target]]
-    path = Path(source)
-    if path.suffix.lower() != ".csv":
+    if not Path(source).suffix:
         raise InputError(
             f"give a .csv file with a column date, or one of {', '.join(VARIANTS)}; got {source}"
         )
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        read = read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    return by_date(read, str(path))
+    found = read_with(source, options)
+    if len(found) > 1:
+        raise InputError(f"{source} holds {len(found)} recordings; give a file of one")
+    recording = found[0]
+    if recording.calendar is None:
+        columns = ", ".join(recording.columns[:20])
+        raise InputError(f"{source} has no column 'date'; it has {columns or 'no names'}")
+    dates = recording.calendar.at(np.arange(len(recording.values)))
+    return pd.DataFrame(recording.values, dates, list(recording.columns))

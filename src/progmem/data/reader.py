@@ -1,288 +1,370 @@
-"""Recordings from files: .npy, .npz and .csv, one or a folder of them, of any lengths.
+"""The one reader of recordings: files, folders, arrays and tables, for commands and for Python.
 
 Shapes: B series, L samples, C channels.
 """
 
-import csv
-import warnings
+import errno
+import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 
-from progmem.data.dates import COVARIATES, by_date, time_covariates
+from progmem.data.arrays import CASES, FILES, Axes, from_xarray, mask_sentinels, split_array
+from progmem.data.csv_files import csv_layout, read_csv
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.recordings import Recording, Recordings, check_channels
+from progmem.data.signals import read_edf, read_miniseed, read_wfdb
+from progmem.data.tables import Split, is_table, split_table, to_pandas
 from progmem.errors import InputError
 
-if TYPE_CHECKING:
-    import pandas as pd
+MOST_FILES = 2**16  # open at once
+EXTRA = "pip install 'progmem[data]'"
 
 
-MISSING = ("", "nan", "-nan", "na", "n/a", "#n/a", "#na", "<na>", "null", "none")  # as in pandas
+def read(
+    source: Any,
+    *,
+    layout: str | None = None,
+    case: str | None = None,
+    time: str | None = None,
+    channel: str | None = None,
+    value: str | None = None,
+    label: str | None = None,
+    sep: str | None = None,
+    date_column: str | None = None,
+    date_format: str | None = None,
+    missing: Any = (),
+    fill_gaps: bool = False,
+    drop_duplicates: bool = False,
+) -> Recordings:
+    """The recordings of a file, a folder, an array or a table, as all commands read them.
 
+    An array of three axes is (series, time, channels), one of two is one recording (time,
+    channels), a vector is one channel. A table is long if it has a column of cases, otherwise one
+    recording with a row for each sample. What could as well be something else is refused, and
+    ``layout`` decides.
 
-class CsvLayout(NamedTuple):
-    """What the first lines of a .csv file show."""
+    Args:
+        source: a path of a file or a folder, which may have folders in it; numpy, torch; a list of
+            arrays or tables, one for each recording; a dict of arrays by name; pandas, polars,
+            xarray.
+        layout: what the axes are: "time,channels" or "channels,time" for one recording,
+            "series,time", "series,time,channels" or "series,channels,time" for several. A table is
+            "time,channels", "series,time" (one series a row) or "long".
+        case: the column that names the case in a long table, which has one row per sample; by
+            default one called case, case_id, case_index, series, series_id or unique_id.
+        time: the column of dates or times; by default one called date, datetime, timestamp, time
+            or time_index. It is no channel. Dates go with the recordings.
+        channel: in a table of one row per case, time and channel: the column that names the
+            channel, with ``value`` that of the values.
+        label: the column of the labels, which are then in ``labels`` of what is returned.
+        sep: what separates the cells of a text file; by default a comma, in a .tsv file a tab.
+        date_column: ``time``, by the name that the commands use.
+        date_format: how dates are written if not year first, such as "%d.%m.%Y %H:%M".
+        missing: a number such as -9999, or several, or texts that stand for a missing value.
+        fill_gaps: whether to put rows of NaN where dates or times leave samples out.
+        drop_duplicates: whether to keep only the first of several rows of one time.
 
-    has_header: bool  # the first line holds the names of columns
-    several_columns: bool  # then a blank line is no sample
-
-
-def csv_layout(path: Path, *, wide: bool = False) -> CsvLayout:
-    """Whether the first line of a file is a header: texts, or numbers that count the columns.
-
-    0, 1, 2, … is what pandas writes above a table without names. The header of a ``wide`` table,
-    which has one column per sample, may hold any numbers in equal steps, such as times or wave
-    lengths. Where the next line is like that too, both are samples.
+    Example:
+        >>> import pandas as pd, progmem
+        >>> dates = pd.date_range("2024-05-31", periods=4, freq="h")
+        >>> table = pd.DataFrame({"kW": [3.0, 4.0, -9999, 5.0]}, index=dates)
+        >>> found = progmem.read(table, missing=-9999)
+        >>> found.lines()
+        ['recordings: 1, samples: 4, channels: 1 (kW)']
+        >>> found[0].values.ravel()
+        array([ 3.,  4., nan,  5.])
+        >>> str(found[0].calendar.start), found[0].rate * 3600  # samples an hour
+        ('2024-05-31 00:00:00', 1.0)
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
-            lines = list(islice(csv.reader(stream), 9))
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
-    several = any(len(line) > 1 for line in lines)
-    if several:
-        lines = [line for line in lines if line]
-    first, second = ([_number(cell) for cell in line] for line in [*lines, [], []][:2])
-    if None in first:
-        return CsvLayout(True, several)
-    if (
-        len(first) > 1 and lines[0][0] == "" and second and _may_be_row_name(second[0])
-    ):  # pandas' index
-        return CsvLayout(_is_range(first[1:]), several)
-    counts = _evenly_increasing(first) and (wide or _is_range(first))
-    return CsvLayout(counts and second != [] and not _evenly_increasing(second), several)
+    options = ReadOptions(
+        layout=layout, case=case, time=time, channel=channel, value=value, label=label, sep=sep,
+        date_column=date_column, date_format=date_format, missing=missing, fill_gaps=fill_gaps,
+        drop_duplicates=drop_duplicates,
+    )  # fmt: skip
+    return read_with(source, options)
 
 
-def _evenly_increasing(numbers: list[float | None]) -> bool:
-    """Whether these are at least three numbers in equal steps upwards."""
-    steps = np.diff(np.array(numbers, dtype=float))
-    return bool(len(steps) > 1 and steps[0] > 0 and np.allclose(steps, steps[0], atol=0))
-
-
-def _may_be_row_name(number: float | None) -> bool:
-    """Whether a cell may be the name of a row: a whole number, or text."""
-    return number is None or number.is_integer()
-
-
-def _is_range(numbers: list[float | None]) -> bool:
-    return numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
-
-
-def _number(cell: str) -> float | None:
-    """The number in a cell, NaN if it is empty; None if it is not a number."""
-    try:
-        return float("nan") if cell.strip().lower() in MISSING else float(cell)
-    except ValueError:
-        return None
-
-
-def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
-    """A .csv file as pandas reads it; ValueError where that would mix up or add columns.
-
-    Where rows have more cells than the header, pandas would take the first cells for an index and
-    shift the others by a column. Empty cells at the end of all rows are dropped.
-    """
-    import pandas as pd
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)  # it loses cells
-        try:
-            table = pd.read_csv(path, index_col=False, **options)
-        except pd.errors.ParserWarning as error:
-            raise ValueError(
-                "rows have more cells than the first line: a comma too many, or as decimal sign?"
-            ) from error
-    unnamed = table.columns.astype(str).str.startswith("Unnamed: ")
-    table = table.loc[:, ~(unnamed & table.isna().all().to_numpy())]  # a comma ends every line
-    first = table.iloc[:, 0]
-    counting = pd.api.types.is_integer_dtype(first) and first.is_unique
-    if first.name == "Unnamed: 0" and counting and len(first) > 1:
-        raise ValueError(
-            "the first column has no name and a number of its own in each row, as an index; write "
-            "the file without it (in pandas: index=False)"
-        )
-    return table
-
-
-SUFFIXES = (".npy", ".npz", ".csv")
-
-
-class Recording(NamedTuple):
-    """One recording, or a piece of one, with its name."""
-
-    name: str
-    values: Any  # (L, C) array, perhaps memory-mapped
-    origin: str | None = None  # the recording a piece was cut from
-    start: int = 0  # the sample of ``origin`` it begins at
-    columns: tuple[str, ...] = ()  # the names of the channels in its file
-
-
-def read_recordings(path: Path, *, covariates: bool = True) -> list[Recording]:
-    """All recordings of a file or of a folder's files, in order of their names.
-
-    An array (L, C) is one recording, (B, L, C) are B of them; a vector is one channel. Dated series
-    begin with the time covariates, or are their values alone.
-    """
-    if not path.exists():
-        raise InputError(f"there is no {path}; give a .npy, .npz or .csv file or a folder of them")
-    files = [path]
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
-        if not files:
-            raise InputError(f"{path} holds no .npy, .npz or .csv file")
-    recordings = [recording for file in files for recording in _read_file(file)]
-    if not recordings:
-        raise InputError(f"{path} holds no recording: its arrays are empty")
-    name, count = Counter(recording.name for recording in recordings).most_common(1)[0]
+def read_with(source: Any, options: ReadOptions = BY_RULE, *, axes: Axes = FILES) -> Recordings:
+    """`read`, with its options in one and the axes of arrays in memory where nobody says."""
+    if isinstance(source, Recordings):
+        return source
+    skipped: tuple[str, ...] = ()
+    if isinstance(source, str | Path):
+        found, skipped = _read_path(Path(source), options)
+    else:
+        found = _read_object(source, options, axes)
+    if not found.recordings:
+        raise InputError("there are no series; give at least one")
+    for recording in found.recordings:
+        if not np.prod(recording.values.shape):
+            shape = tuple(recording.values.shape)
+            raise InputError(f"{recording.name} has no values, got shape {shape}")
+    name, count = Counter(recording.name for recording in found.recordings).most_common(1)[0]
     if count > 1:
-        raise InputError(f"{path} holds {count} recordings called {name!r}; rename their files")
-    if not covariates:
-        recordings = without_covariates(recordings)
-    _check_channels(recordings)
-    named = [recording for recording in recordings if recording.columns]
-    if named:
-        check_order(named[0].name, named[0].columns, named[1:])
-    return recordings
+        raise InputError(f"{source} holds {count} recordings called {name!r}; rename their files")
+    cases = axes is CASES and isinstance(source, list | tuple)
+    check_channels(found.recordings, "; a case is (channels, time)" if cases else "")
+    items = tuple(mask_sentinels(found.recordings, options.missing_numbers))
+    return Recordings(items, found.labels, found.notes, skipped)
 
 
-def without_covariates(recordings: Sequence[Recording]) -> list[Recording]:
-    """Dated series without their time covariates; others as they are."""
-    first = len(COVARIATES)
-    return [
-        r._replace(values=r.values[:, first:], columns=r.columns[first:])
-        if has_calendar(r.columns)
-        else r
-        for r in recordings
-    ]
+def _read_object(source: Any, options: ReadOptions, axes: Axes) -> Split:
+    if is_table(source):
+        return split_table(to_pandas(source), "", options, axes)
+    xarray: Any = sys.modules.get("xarray")
+    if xarray is not None and isinstance(source, xarray.DataArray | xarray.Dataset):
+        options.refuse_columns("an xarray")
+        return Split(from_xarray(source, options.layout))
+    if type(source).__name__ == "LazyFrame":
+        raise InputError("a LazyFrame holds no values yet; give what its collect() returns")
+    if type(source) is dict:
+        options.refuse_columns(type(source).__name__)
+        return _split_arrays("", {str(n): np.asarray(a) for n, a in source.items()}, options, axes)
+    if isinstance(source, list | tuple):
+        if source and all(isinstance(one, Recording) for one in source):
+            return Split(list(source))
+        return _join([_read_item(one, i, options, axes) for i, one in enumerate(source)])
+    options.refuse_columns(type(source).__name__)
+    found = split_array(source, "", options.layout, axes)
+    return Split([r._replace(name=r.name or "series 0") for r in found])
 
 
-def has_calendar(columns: tuple[str, ...]) -> bool:
-    """Whether the first of the channels are the time covariates."""
-    return columns[: len(COVARIATES)] == COVARIATES
+def _read_item(one: Any, number: int, options: ReadOptions, axes: Axes) -> Split:
+    """One recording of a list."""
+    name = f"series {number}"
+    if is_table(one):
+        return split_table(to_pandas(one), name, options, axes._replace(table="time,channels"))
+    options.refuse_columns("a list of arrays")
+    if options.layout is not None and "series" in options.layout:
+        raise InputError(
+            f"a list holds one recording in each place, so layout is time,channels or "
+            f"channels,time, got {options.layout!r}"
+        )
+    return Split(split_array(one, name, options.layout, axes, in_list=True))
 
 
-def _check_channels(recordings: Sequence[Recording]) -> None:
-    first = recordings[0]
-    for other in recordings[1:]:
-        if other.values.shape[1] != first.values.shape[1]:
-            raise InputError(
-                f"recordings must have the same channels: {first.name} has "
-                f"{first.values.shape[1]}, {other.name} has {other.values.shape[1]}"
-            )
-
-
-def summarise(recordings: Sequence[Recording]) -> str:
-    """The number, lengths and channels of recordings, in one line."""
-    lengths = [len(recording.values) for recording in recordings]
-    least, most = min(lengths), max(lengths)
-    columns = columns_of(recordings)
-    some = ", ".join(columns[:12]) + (", …" if len(columns) > 12 else "")
-    return (
-        f"recordings: {len(lengths)}, samples: {least if least == most else f'{least} to {most}'}, "
-        f"channels: {recordings[0].values.shape[1]}" + (f" ({some})" if columns else "")
+def _join(parts: list[Split]) -> Split:
+    labels = [part.labels for part in parts if part.labels is not None]
+    return Split(
+        [recording for part in parts for recording in part.recordings],
+        np.concatenate(labels) if parts and len(labels) == len(parts) else None,
+        tuple(note for part in parts for note in part.notes),
     )
 
 
-def columns_of(recordings: Sequence[Recording]) -> tuple[str, ...]:
-    """The names of the channels, from the first file that has them."""
-    return next((recording.columns for recording in recordings if recording.columns), ())
+def _read_path(path: Path, options: ReadOptions) -> tuple[Split, tuple[str, ...]]:
+    if not path.exists():
+        raise InputError(f"there is no {path}; give a {_KINDS} file or a folder of them")
+    if not path.is_dir():
+        if kind_of(path) not in SUFFIXES:
+            raise InputError(f"{path} must end in one of {_KINDS}")
+        return _read_file(path, stem_of(path), options), ()
+    ours: list[Path] = []
+    skipped: list[Path] = []
+    files = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).parts)
+    heads = {file.with_suffix("") for file in files if kind_of(file) == ".hea"}
+    for file in files:
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if hidden or not file.is_file():
+            continue
+        if kind_of(file) in SUFFIXES and not _holds_labels(file):
+            ours.append(file)
+        elif file.with_suffix("") not in heads:  # the samples and notes of a WFDB record
+            skipped.append(file)
+    names = tuple(file.relative_to(path).as_posix() for file in skipped)
+    if not ours:
+        there = f"; it has {', '.join(names[:5])}" if names else ""
+        raise InputError(f"{path} holds no {_KINDS} file{there}")
+    parts = []
+    for file in ours:
+        name = (file.parent / stem_of(file)).relative_to(path).as_posix()
+        part = _read_file(file, name, options)
+        own = [
+            r if f"{r.name}.".startswith(f"{name}.") else r._replace(name=f"{name}.{r.name}")
+            for r in part.recordings
+        ]
+        parts.append(part._replace(recordings=own))
+    joined = _join(parts)
+    if not joined.recordings:
+        raise InputError(f"{path} holds no recording: its arrays are empty")
+    return joined, names
 
 
-def check_order(name: str, columns: Sequence[str], others: Sequence[Recording]) -> None:
-    """Refuse recordings with a column of ``name`` in another position: channels would be mixed."""
-    for other in others:
-        for first, here in zip(columns, other.columns, strict=False):
-            if here != first and here in columns:
-                raise InputError(
-                    f"recordings must have their columns in one order: {other.name} has {here!r} "
-                    f"where {name} has {first!r}"
-                )
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file holds: .csv also of a .csv.gz file."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    packed = len(suffixes) > 1 and suffixes[-1] == ".gz" and suffixes[-2] in (".csv", ".tsv")
+    return suffixes[-2] if packed else path.suffix.lower()
 
 
-def _read_file(path: Path) -> Iterator[Recording]:
+def stem_of(path: Path) -> str:
+    """The name of a file without the suffixes that say what it holds."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
+
+
+def _holds_labels(path: Path) -> bool:
+    """Whether this is the file of labels that lies beside its recordings."""
+    if path.name.lower() != "labels.csv":
+        return False
+    with path.open(encoding="utf-8-sig", errors="replace") as stream:
+        return "label" in stream.readline().strip().split(",")
+
+
+def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
     try:
-        suffix = path.suffix.lower()
-        if suffix == ".npy":
-            yield from _split(path.stem, np.load(path, mmap_mode="r", allow_pickle=False))
-        elif suffix == ".npz":
-            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-                _refuse_labels(path, arrays)
-                for name, array in arrays.items():
-                    yield from _split(f"{path.stem}.{name}", array)
-        elif suffix == ".csv":
-            values, columns = _read_csv(path)
-            yield from (r._replace(columns=columns) for r in _split(path.stem, values))
-        else:
-            raise InputError(f"{path} must end in .npy, .npz or .csv")
+        return SUFFIXES[kind_of(path)](path, name, options)
+    except InputError as error:
+        text = str(error).removeprefix(f"{name}: ")
+        raise InputError(text if str(path) in text else f"{path}: {text}") from error
+    except ImportError as error:
+        package = str(error.name or error).partition(".")[0]
+        raise InputError(f"{path} needs {package}: {EXTRA}") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _refuse_labels(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Refuse a vector as long as another array has series: it holds labels, not a recording."""
-    for name, array in arrays.items():
-        if array.ndim == 1 and any(a.ndim == 3 and len(a) == len(array) for a in arrays.values()):
+def _read_npy(path: Path, name: str, options: ReadOptions) -> Split:
+    options.refuse_columns("a .npy file")
+    with path.open("rb") as stream:
+        head = stream.read(6)
+    if not head:
+        raise ValueError("No data left in file")
+    if head != b"\x93NUMPY":
+        text = "; it begins with text: is it a .csv file?" if head.isascii() else ""
+        raise ValueError(f"it does not begin as .npy files do{text}")
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as error:
+        if error.errno != errno.EMFILE or not _raise_file_limit():
+            raise
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return Split(split_array(array, name, options.layout, FILES))
+
+
+def _raise_file_limit() -> bool:
+    """Allow this process as many open files as it may have: each mapped file is one."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return False
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if most <= soft:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return True
+
+
+def _read_npz(path: Path, name: str, options: ReadOptions) -> Split:
+    options.refuse_columns("a .npz file")
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    return _split_arrays(name, arrays, options, FILES)
+
+
+def _split_arrays(
+    name: str, arrays: Mapping[str, np.ndarray], options: ReadOptions, axes: Axes
+) -> Split:
+    """Arrays by name: X or X_train with its labels y or y_train, or recordings."""
+    if not arrays:
+        raise InputError("it holds no array")
+    labels = {key: "y" + key[1:] for key in arrays if "y" + key[1:] in arrays and key[0] in "xX"}
+    parts, three = [], [len(a) for a in arrays.values() if a.ndim > 2]
+    for key, array in arrays.items():
+        if key in labels.values():
+            continue
+        if array.ndim == 1 and len(array) in three:
             raise InputError(
-                f"{path}: {name} {array.shape} looks like labels; an .npz file holds recordings "
-                "only, labels go into a file of their own, given with --labels"
+                f"{key} {array.shape} looks like labels; name the series X and their labels y, or "
+                "give labels in a file of their own, with --labels"
             )
+        whole = f"{name}.{key}" if name else key
+        found = split_array(array, whole, options.layout, axes)
+        y = arrays[labels[key]] if key in labels else None
+        if y is not None and y.shape != (len(found),):
+            raise InputError(
+                f"{labels[key]} has shape {y.shape}, {key} holds {len(found)} series; give one "
+                "label for each"
+            )
+        parts.append(Split(found, y))
+    return _join(parts)
 
 
-def _split(name: str, array: np.ndarray) -> Iterator[Recording]:
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}")
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim == 2:
-        yield Recording(name, array)
-    elif array.ndim == 3:
-        yield from (Recording(f"{name}.{i}", values) for i, values in enumerate(array))
-    else:
-        raise InputError(
-            f"{name} must be (time, channels) or (batch, time, channels), got shape {array.shape}"
-        )
-
-
-def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The values and column names of a file with one column per channel; empty cells are missing.
-
-    A column ``date`` becomes the time covariates, which come before the others.
-    """
-    import pandas as pd
-
-    has_header, several_columns = csv_layout(path)
+def _read_text(path: Path, name: str, options: ReadOptions) -> Split:
+    """A .csv or .tsv file. A .tsv file without names of columns is as the UCR archive has it."""
+    tabs = kind_of(path) == ".tsv"
+    sep = options.sep or ("\t" if tabs else ",")
+    wide = options.layout == "series,time"
+    has_header, several_columns = csv_layout(path, wide=wide, sep=sep)
     # in a file of one channel a blank line is a missing sample
-    table = read_csv(path, header=0 if has_header else None, skip_blank_lines=several_columns)
+    table = read_csv(
+        path, header=0 if has_header else None, skip_blank_lines=several_columns, sep=sep,
+        na_values=options.missing_texts or None,
+    )  # fmt: skip
     if not len(table):
         raise InputError(f"{path} has no rows below its header")
-    dates = None
-    if "date" in table.columns:
-        table = by_date(table.dropna(how="all"), str(path))  # a blank line has no date
-        dates = table.index
-    bad = [str(name) for name in table.columns if not pd.api.types.is_numeric_dtype(table[name])]
-    if bad:
+    if not tabs or has_header or options.layout is not None:
+        return split_table(table, name, options, FILES)
+    options.refuse_columns("a .tsv file without names of columns")
+    classes = table[0]
+    numbers = classes.dtype.kind in "iuf" and bool((classes == classes.round()).all())
+    if table.shape[1] < 3 or not numbers:
         raise InputError(
-            f"{path} must hold numbers only; column {', '.join(bad)} does not{_hint(bad)}"
+            "a .tsv file without names of columns has a class, a whole number, and then the "
+            "samples of a series in each row; say layout='time,channels' (--layout) for a recording"
         )
-    values = table.to_numpy(dtype=np.float64)
-    columns = tuple(map(str, table.columns)) if has_header else ()
-    if dates is None:
-        return values, columns
-    return np.concatenate([time_covariates(dates), values], axis=1), (*COVARIATES, *columns)
+    found = split_table(
+        table, name, ReadOptions(layout="series,time", label=cast(str, classes.name)), FILES
+    )
+    assert found.labels is not None
+    notes = (f"{name} is read as files of the UCR archive: a class, then one series, in each row",)
+    return found._replace(labels=found.labels.astype(np.int64), notes=notes)
 
 
-def _hint(columns: Sequence[str]) -> str:
-    dates = "date", "datetime", "time", "timestamp", "unnamed: 0"
-    if any(mark in name for name in columns for mark in ";\t|"):
-        return "; is it separated by something else than commas?"
-    if any(name.lower() in dates for name in columns):
-        return "; dates are read from a column called date"
-    return ""
+def _read_parquet(path: Path, name: str, options: ReadOptions) -> Split:
+    import pandas as pd
+    import pyarrow  # noqa: F401  # which pandas would not name
+
+    return split_table(pd.read_parquet(path, engine="pyarrow"), name, options, FILES)
+
+
+AEON = {".ts": "load_from_ts_file", ".arff": "load_from_arff_file"}
+
+
+def _read_with_aeon(path: Path, name: str, options: ReadOptions) -> Split:
+    options.refuse_columns(f"a {kind_of(path)} file")
+    if options.layout is not None:
+        raise InputError(f"a {kind_of(path)} file says itself what its axes are; leave layout out")
+    import aeon.datasets as readers
+
+    found: Any = getattr(readers, AEON[kind_of(path)])(str(path))
+    x, y = found if isinstance(found, tuple) else (found, None)
+    if not len(x):
+        raise InputError("there are no series; give at least one")
+    recordings = [  # aeon has (channels, time)
+        Recording(f"{name}.{i}", np.atleast_2d(one).T) for i, one in enumerate(x)
+    ]
+    return Split(recordings, np.asarray(y) if y is not None and len(y) else None)
+
+
+SUFFIXES: dict[str, Callable[[Path, str, ReadOptions], Split]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_text,
+    ".tsv": _read_text,
+    ".parquet": _read_parquet,
+    ".ts": _read_with_aeon,
+    ".arff": _read_with_aeon,
+    ".edf": read_edf,
+    ".bdf": read_edf,
+    ".hea": read_wfdb,
+    ".mseed": read_miniseed,
+    ".miniseed": read_miniseed,
+}
+_KINDS = f"{', '.join(list(SUFFIXES)[:-1])} or {list(SUFFIXES)[-1]}"

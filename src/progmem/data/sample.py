@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 
 SAMPLING_RATE = 50.0  # samples per second
 TEST_SUBJECTS = (8, 9, 10)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,24 @@ from pathlib import Path
 
 from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
 from progmem.data.forecast_sets import VARIANTS, forecast_set
-from progmem.data.reader import Recording, read_recordings, without_covariates
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.reader import read_with
+from progmem.data.recordings import Recording, Recordings, without_covariates
 from progmem.errors import InputError
 
 
 def open_source(
-    source: str | Path, data_dir: str | Path | None, split: str, *, covariates: bool = True
+    source: str | Path,
+    data_dir: str | Path | None,
+    split: str,
+    *,
+    covariates: bool | None = None,
+    options: ReadOptions = BY_RULE,
 ) -> tuple[Sequence[Recording], dict[str, str]]:
     """The recordings, for a set the training rows of its ``split``, and the name of their source.
 
-    Dated series begin with the time ``covariates``, unless these are switched off. A set's name
+    Dated series begin with the time ``covariates`` where these are asked for, sets for forecasts
+    unless they are switched off. A set's name
     takes precedence over a folder of that name, which can be given as ./NAME.
     """
     path = Path(source)
@@ -22,13 +30,15 @@ def open_source(
     if not named and (path.exists() or path.suffix or len(path.parts) > 1):
         if split != "official":
             raise InputError(f"split is for data sets by name; {path} is trained on whole")
-        return read_recordings(path, covariates=covariates), {"name": path.name}
+        return open_files(path, options, covariates=bool(covariates)), {"name": path.name}
+    if options != BY_RULE:
+        raise InputError(f"{source} is a data set by name; options of reading are for own files")
     origin = {"name": str(source), "split": split}
     if str(source) in VARIANTS:
         if split != "official":
             raise InputError(f"{source} has its own split by date, and no other")
         recordings = forecast_set(str(source), data_dir).training_recordings()
-        return recordings if covariates else without_covariates(recordings), origin
+        return without_covariates(recordings) if covariates is False else recordings, origin
     try:
         name = check_name(str(source), data_dir)
     except InputError as error:
@@ -37,3 +47,9 @@ def open_source(
         ways = [way for way, variant in VARIANTS.items() if variant.file == name]
         raise InputError(f"{name} is trained on as {' or '.join(ways)}, which says what it is for")
     return load_labelled(name, data_dir, split=split).training_recordings(), origin
+
+
+def open_files(path: Path, options: ReadOptions, *, covariates: bool) -> Recordings:
+    """Own recordings, those with dates beginning with the time ``covariates``."""
+    found = read_with(path, options)
+    return found.with_covariates() if covariates else found

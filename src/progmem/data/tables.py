@@ -1,61 +1,197 @@
-"""A user's series as cases of (channels, time): from arrays, lists, tables or files.
+"""Recordings from tables of pandas or polars: long, wide, or one recording.
 
-Shapes: R cases, C channels, L samples. NaN is missing.
+Shapes: L samples, C channels. NaN is missing.
 """
 
-from pathlib import Path
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from progmem.data.reader import csv_layout, read_csv
+from progmem.data import dates
+from progmem.data.arrays import Axes
+from progmem.data.dates import Calendar, read_dates, regular_dates
+from progmem.data.options import ReadOptions
+from progmem.data.recordings import Recording
 from progmem.errors import InputError
-from progmem.series import as_array
 
-
-class Columns(NamedTuple):
-    """Names of a table's columns, as `as_collection` takes them."""
-
-    case: str | None
-    time: str | None
-    channel: str | None
-    value: str | None
-    label: str | None
-
-    def refuse(self, source: str) -> None:
-        """Refuse names of columns where there is no table."""
-        for name, column in self._asdict().items():
-            if column is not None:
-                raise InputError(f"{name} names a column, but there is no table, got {source}")
-
-
-def split_table(table: Any, columns: Columns) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """Each case as (C, L), and the labels if ``columns`` names them."""
+if TYPE_CHECKING:
     import pandas as pd
 
-    case, time, channel, value, label = columns
-    if case is None and table.index.nlevels > 1:
-        names = [
-            name if name is not None else f"level_{i}" for i, name in enumerate(table.index.names)
-        ]
-        if len(names) > 2:
-            raise InputError(f"an index must have two levels, case and time, got {names}")
-        table = table.rename_axis(names).reset_index()
-        case, time = names[0], time or names[1]
-    for column in (case, time, channel, value, label):
+CASE_NAMES = ("case", "case_id", "case_index", "series", "series_id", "unique_id")
+TIME_NAMES = ("date", "datetime", "timestamp", "time", "time_index")
+CHANNEL_NAMES = ("channel", "dim_id", "dimension")
+FILL = "fill_gaps=True (--fill-gaps) puts rows of NaN there"
+DROP = "drop_duplicates=True (--drop-duplicates) keeps the first"
+
+
+class Split(NamedTuple):
+    """What a table holds."""
+
+    recordings: list[Recording]
+    labels: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+
+def is_table(source: Any) -> bool:
+    """Whether this is a table or a column of pandas or polars, which need not be imported."""
+    for package, kinds in (("pandas", ("DataFrame", "Series")), ("polars", ("DataFrame",))):
+        module = sys.modules.get(package)
+        if module is not None and isinstance(source, tuple(getattr(module, k) for k in kinds)):
+            return True
+    return False
+
+
+def is_wide(source: Any) -> bool:
+    """Whether nothing in a table says that it is long, or one recording."""
+    import pandas as pd
+
+    table = to_pandas(source)
+    dated = isinstance(table.index, pd.DatetimeIndex | pd.PeriodIndex)
+    names = {str(column).lower() for column in table.columns}
+    return not (table.index.nlevels > 1 or dated or names & {*CASE_NAMES, *TIME_NAMES})
+
+
+def to_pandas(source: Any) -> "pd.DataFrame":
+    """A table or a column as a DataFrame."""
+    import pandas as pd
+
+    if isinstance(source, pd.DataFrame):
+        return source
+    if isinstance(source, pd.Series):
+        return source.to_frame("value" if source.name is None else source.name)
+    return pd.DataFrame({name: source[name].to_numpy() for name in source.columns})
+
+
+def split_table(table: "pd.DataFrame", name: str, options: ReadOptions, axes: Axes) -> Split:
+    """The recordings of a table.
+
+    It is long if a column names the case (``options.case``, or one of `CASE_NAMES`) or its index
+    has two levels. Otherwise it is one recording if it has dates or times (``options.time``, one of
+    `TIME_NAMES`, or as its index), and what ``axes`` say if not.
+    """
+    import pandas as pd
+
+    names = options.columns
+    if names["case"] is None and table.index.nlevels > 1:
+        table, names = _reset_levels(table, names)
+    elif isinstance(table.index, pd.DatetimeIndex | pd.PeriodIndex) and names["time"] is None:
+        index = table.index
+        index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
+        own = str(index.name) if index.name is not None else "date"
+        if own in table.columns:
+            raise InputError(f"the table has dates as its index and a column {own!r}; drop one")
+        table = table.set_axis(index.rename(own)).reset_index()
+        names = {**names, "time": own}
+    for column in names.values():
         if column is not None and column not in table.columns:
             there = ", ".join(map(str, table.columns[:20]))
             raise InputError(f"there is no column {column!r}; the table has {there}")
-    if (channel is None) != (value is None):
+    names = _known_names(table, names, options.layout)
+    if (names["channel"] is None) != (names["value"] is None):
         raise InputError("channel and value go together: the columns of a channel's name and value")
-    if case is None:
-        if time is not None or channel is not None:
-            raise InputError("time, channel and value need case: which rows belong together?")
-        y = None if label is None else table[label].to_numpy()
-        wide = table if label is None else table.drop(columns=label)
-        return list(_numbers(wide)[:, None]), y  # (1, L) each
+    if names["case"] is not None:
+        return _long(table, name, names, options)
+    if names["channel"] is not None:
+        raise InputError("channel and value need case: which rows belong together?")
+    if options.layout == "long":
+        there = ", ".join(map(str, table.columns[:20]))
+        raise InputError(f"a long table needs case= (--case), the column of cases; it has {there}")
+    dated = names["time"] is not None
+    layout = options.layout or ("time,channels" if dated else axes.table)
+    if layout == "series,time":
+        if dated:
+            raise InputError(
+                f"column {names['time']!r} holds times: a table of one series a row has no such "
+                "column; drop it, or say layout='time,channels' for one recording"
+            )
+        return _wide(table, name, names["label"])
+    if layout not in ("time", "time,channels"):
+        raise InputError(
+            f"a table is time,channels (one recording), series,time (one series a row) or long, "
+            f"got layout {layout!r}"
+        )
+    if names["label"] is not None:
+        raise InputError(
+            f"{name or 'the table'} is one recording, which has no column of labels; give case "
+            "or layout='series,time'"
+        )
+    if not dated:
+        _numbers(table)
+    if options.layout is None and not dated and table.shape[1] > len(table) > 0:
+        raise InputError(
+            f"{name or 'the table'} has {len(table)} rows and {table.shape[1]} columns: more "
+            "channels than samples if it is one recording, as tables are read; say "
+            "layout='time,channels' if so, or layout='series,time' for one series a row "
+            "(--layout time,channels or series,time)"
+        )
+    return _one(table, name, names["time"], options)
+
+
+def _reset_levels(
+    table: "pd.DataFrame", names: dict[str, str | None]
+) -> tuple["pd.DataFrame", dict[str, str | None]]:
+    levels = [
+        name if name is not None else f"level_{i}" for i, name in enumerate(table.index.names)
+    ]
+    if len(levels) > 2:
+        raise InputError(f"an index must have two levels, case and time, got {levels}")
+    case, time = map(str, levels)
+    table = table.rename_axis([case, time]).reset_index()
+    return table, {**names, "case": case, "time": names["time"] or time}
+
+
+def _known_names(
+    table: "pd.DataFrame", names: dict[str, str | None], layout: str | None
+) -> dict[str, str | None]:
+    """``names`` with columns that are recognised by what they are called."""
+
+    def first(known: Sequence[str]) -> str | None:
+        return next((c for c in table.columns if str(c).lower() in known), None)
+
+    names = dict(names)
+    if layout in (None, "long"):
+        names["case"] = names["case"] or first(CASE_NAMES)
+    if names["time"] is None and layout != "series,time":
+        names["time"] = first(TIME_NAMES)
+    if names["case"] is not None and names["channel"] is names["value"] is None:
+        channel = first(CHANNEL_NAMES)
+        if channel is not None and "value" in table.columns:
+            names |= {"channel": channel, "value": "value"}
+    return names
+
+
+def _wide(table: "pd.DataFrame", name: str, label: str | None) -> Split:
+    y = None if label is None else table[label].to_numpy()
+    values = _numbers(table if label is None else table.drop(columns=label))
+    names = (f"{name}.{i}" if name else f"series {i}" for i in range(len(values)))
+    found = [Recording(n, row[:, None]) for n, row in zip(names, values, strict=True)]  # (L, 1)
+    return Split(found, y)
+
+
+def _one(table: "pd.DataFrame", name: str, time: str | None, options: ReadOptions) -> Split:
+    notes: list[str] = []
+    calendar = None
+    if time is not None:
+        if table.shape[1] == 1:
+            raise InputError(f"{name or 'the table'} has no column beside {time!r}")
+        dense = table.dropna(how="all")  # a blank line has no date
+        table, notes = _in_time(dense, name or "the table", time, options, strict=True)
+        calendar = _calendar(table)
+    recording = Recording(
+        name or "series 0", _numbers(table), columns=_columns(table), calendar=calendar,
+        rate=calendar.rate if calendar is not None else None,
+    )  # fmt: skip
+    return Split([recording], None, tuple(notes))
+
+
+def _long(
+    table: "pd.DataFrame", name: str, names: dict[str, str | None], options: ReadOptions
+) -> Split:
+    case, time, channel = names["case"], names["time"], names["channel"]
+    value, label = names["value"], names["label"]
+    assert case is not None
     for column in (case, time, channel):
         if column is not None and bool(table[column].isna().any()):
             raise InputError(f"column {column!r} has missing values; every row needs one")
@@ -69,40 +205,180 @@ def split_table(table: Any, columns: Columns) -> tuple[list[np.ndarray], np.ndar
     order = list(dict.fromkeys(table[case]))  # of first appearance
     if time is not None:
         table = table.copy(deep=False)
-        table[time] = _times(table[time])
+        table[time] = _times(table[time], options.date_format)
         table = table.sort_values(time, kind="stable")
     if channel is not None:
-        if time is None:
-            raise InputError("channel and value need time: which samples belong together?")
-        twice = table[table.duplicated([case, time, channel])]
-        if len(twice):
-            name, when, what = (twice[column].iloc[0] for column in (case, time, channel))
-            raise InputError(f"case {name} has channel {what} twice at {time} {when}")
-        table = table.pivot(index=[case, time], columns=channel, values=value).reset_index()
+        table = _pivot(table, case, time, channel, value, options)
     others = [c for c in table.columns if c not in (case, time, label)]
-    values, cases = _numbers(table[others]), pd.factorize(table[case])[0]
-    first = {name: i for i, name in enumerate(pd.unique(table[case]))}
-    rows = np.split(np.argsort(cases, kind="stable"), np.cumsum(np.bincount(cases))[:-1])
-    return [values[rows[first[name]]].T for name in order], y
+    _numbers(table[others])  # refused before it is taken apart
+    notes, found, uneven = [], [], 0
+    groups = dict(iter(table.groupby(case, sort=False, observed=True)))
+    for key in order:
+        one, calendar = groups[key], None
+        if time is None:
+            one = one[others]
+        else:
+            one, more = _in_time(one[[time, *others]], f"case {key}", time, options, strict=False)
+            notes += more
+            calendar = _calendar(one)
+            uneven += calendar is None and _is_dated(one)
+        found.append(
+            Recording(
+                str(key),
+                _numbers(one),
+                columns=_columns(one),
+                calendar=calendar,
+                rate=calendar.rate if calendar is not None else None,
+            )
+        )
+    if uneven:
+        notes.append(
+            f"{uneven} of {len(found)} cases have dates that are not evenly spaced, or too few: "
+            "their rows are taken as samples one after the other, without dates"
+        )
+    by = "" if time is None else f", in the order of {time!r}"
+    notes.insert(0, f"{name or 'the table'} is long: one recording for each {case!r}{by}")
+    return Split(found, y, tuple(notes))
 
 
-def _times(column: Any) -> Any:
-    """A column to order rows by; text is read as dates, never ordered by its letters."""
+def _pivot(
+    table: "pd.DataFrame", case: str, time: str | None, channel: str, value: str | None,
+    options: ReadOptions,
+) -> "pd.DataFrame":  # fmt: skip
+    """A table of one row per case, time and channel as one with a column per channel."""
+    if time is None:
+        raise InputError("channel and value need time: which samples belong together?")
+    twice = table[table.duplicated([case, time, channel])]
+    if len(twice) and options.drop_duplicates:
+        table = table.drop_duplicates([case, time, channel])
+    elif len(twice):
+        key, when, what = (twice[column].iloc[0] for column in (case, time, channel))
+        raise InputError(f"case {key} has channel {what} twice at {time} {when}; {DROP}")
+    return table.pivot(index=[case, time], columns=channel, values=value).reset_index()
+
+
+def _in_time(
+    table: "pd.DataFrame", name: str, time: str, options: ReadOptions, *, strict: bool
+) -> tuple["pd.DataFrame", list[str]]:
+    """``table`` indexed by its column ``time``, increasing, repaired as ``options`` allow.
+
+    Args:
+        strict: whether uneven dates are refused.
+    """
+    import pandas as pd
+
+    notes = []
+    times = _times(table[time], options.date_format)
+    index = pd.Index(times)
+    dated = isinstance(index, pd.DatetimeIndex)
+    if index.hasnans:
+        kind = "date" if dated else "time"
+        row = int(np.argmax(index.isna()))
+        raise InputError(f"{name}: the {kind} of row {row} is missing")
+    table = table.drop(columns=time).set_axis(index)
+    if len(index) > 1 and index.is_monotonic_decreasing and not index.is_monotonic_increasing:
+        table = table[::-1]
+        notes.append(f"{name} runs backwards in time and was turned round")
+    twice = table.index.duplicated()
+    if twice.any() and options.drop_duplicates:
+        notes.append(f"{name}: dropped {int(twice.sum())} rows of a time that was there already")
+        table = table[~twice]
+    elif twice.any():
+        row = int(np.argmax(twice))
+        raise InputError(
+            f"{name}: {time} must increase: row {row}, {table.index[row]}, is there twice; {DROP}"
+        )
+    if not table.index.is_monotonic_increasing:
+        row = int(np.argmin(np.diff(table.index.to_numpy()) > np.zeros(1, np.int64))) + 1
+        raise InputError(
+            f"{name}: {time} must increase: row {row}, {table.index[row]}, is not after "
+            f"{table.index[row - 1]}; does it hold several series? Then say which by case= (--case)"
+        )
+    if options.fill_gaps:
+        table, count = dates.fill_gaps(table, name)
+        if count:
+            notes.append(f"{name}: put in {count} rows of NaN where samples are missing")
+    if dated and strict:
+        try:
+            regular_dates(table.index, len(table))
+        except InputError as error:
+            more = f"; {FILL}" if "of NaN" in str(error) and not options.fill_gaps else ""
+            raise InputError(f"{name}: {error}{more}") from error
+    if not dated and strict:
+        _check_even(table, name, time)
+        notes.append(f"{name}: column {time!r} numbers the samples and is no channel")
+    return table, notes
+
+
+def _check_even(table: "pd.DataFrame", name: str, time: str) -> None:
+    """Refuse times with a gap; rounding and jitter are no gap."""
+    steps = np.diff(np.asarray(table.index, dtype=np.float64))
+    usual = np.median(steps) if len(steps) else 0
+    if len(steps) and steps.max() > 1.5 * usual:
+        row = int(np.argmax(steps)) + 1
+        raise InputError(
+            f"{name}: from {time} {table.index[row - 1]:g} to {table.index[row]:g} (row {row}) "
+            f"samples are missing, the usual step is {usual:g}; {FILL}"
+        )
+
+
+def _times(column: "pd.Series", date_format: str | None) -> Any:
+    """A column to order rows by: numbers or dates; texts are read as dates."""
     import pandas as pd
 
     column = column.infer_objects()
-    if not (pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)):
+    kinds = pd.api.types
+    if kinds.is_numeric_dtype(column) or kinds.is_datetime64_any_dtype(column):
         return column
+    if isinstance(column.dtype, pd.PeriodDtype):
+        return column.dt.to_timestamp()
+    if kinds.is_timedelta64_dtype(column):
+        return column.dt.total_seconds()
     try:
-        return pd.to_datetime(column, format="ISO8601", utc=True)
+        if date_format is not None:
+            return pd.to_datetime(column, format=date_format)
+        try:
+            return pd.Series(read_dates(column), index=column.index, name=column.name)
+        except InputError as error:
+            if "several offsets" not in str(error):
+                raise
+            return pd.to_datetime(column, format="ISO8601", utc=True)  # they say which is when
     except (ValueError, TypeError) as error:
+        how = "date_format (--date-format) says how they are written, such as %d.%m.%Y %H:%M"
+        if date_format is not None:
+            how = f"they are not written as date_format {date_format!r}"
         raise InputError(
-            f"column {column.name!r} must hold numbers or dates such as 2024-05-31 12:00 to order "
-            f"rows by, got {column.iloc[0]!r}"
+            f"column {column.name!r} must hold numbers or dates such as 2024-05-31 12:00, got "
+            f"{column.iloc[0]!r}; {how}"
         ) from error
 
 
-def _numbers(table: Any) -> np.ndarray:
+def _is_dated(table: "pd.DataFrame") -> bool:
+    import pandas as pd
+
+    return isinstance(table.index, pd.DatetimeIndex)
+
+
+def _calendar(table: "pd.DataFrame") -> Calendar | None:
+    """The calendar of a table with regular dates."""
+    if not _is_dated(table):
+        return None
+    try:
+        return Calendar.of(regular_dates(table.index, len(table)))
+    except InputError:
+        return None
+
+
+def _columns(table: "pd.DataFrame") -> tuple[str, ...]:
+    """The names of columns, where these are not numbers that count them."""
+    import pandas as pd
+
+    if table.columns.equals(pd.RangeIndex(table.shape[1])):
+        return ()
+    return tuple(map(str, table.columns))
+
+
+def _numbers(table: "pd.DataFrame") -> np.ndarray:
     import pandas as pd
 
     if not table.shape[1]:
@@ -114,138 +390,14 @@ def _numbers(table: Any) -> np.ndarray:
         if kinds.is_complex_dtype(table[c]) or not kinds.is_numeric_dtype(table[c])
     ]
     if bad:
-        raise InputError(f"values must be real numbers; column {', '.join(bad[:5])} is not")
+        raise InputError(
+            f"values must be real numbers; column {', '.join(bad[:5])} does not hold them"
+            f"{_hint(bad)}"
+        )
     return table.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-AEON_FILES = {
-    ".ts": "load_from_ts_file",
-    ".tsv": "load_from_tsv_file",
-    ".arff": "load_from_arff_file",
-}
-ARRAY_FORM = "(cases, channels, time), or (cases, time) for one channel"
-
-
-class Collection(NamedTuple):
-    """Series, and the label of each where the source has them."""
-
-    x: Any  # (R, C, L) array, or a list of R (C, L_i) where the lengths differ
-    y: np.ndarray | None  # (R,)
-
-
-def as_collection(
-    source: Any,
-    *,
-    case: str | None = None,
-    time: str | None = None,
-    channel: str | None = None,
-    value: str | None = None,
-    label: str | None = None,
-) -> Collection:
-    """Series from an array, a list, a pandas table, a tensor or a file.
-
-    Args:
-        source: numpy or torch (cases, channels, time) or (cases, time); a list of (channels, time)
-            or (time,) of any lengths, or of tables with one column per channel; a DataFrame; a path
-            to .npy, .csv or .parquet (read as an array or a DataFrame), .ts, .tsv or .arff (read by
-            aeon).
-        case: the column that names the case in a long table, which has one row per sample. Without
-            it a table is wide: one row per case, one column per sample.
-        time: the column a case's rows are ordered by, numbers or dates (as text: year first);
-            without it they are in order.
-        channel: in a table of one row per case, time and channel: the column that names the
-            channel, with ``value`` that of the values. Otherwise all other columns are channels.
-        label: the column of the labels.
-
-    A table whose index has two levels is long by them: case, then time.
-    """
-    columns = Columns(case, time, channel, value, label)
-    if isinstance(source, str | Path):
-        return _read(Path(source), columns)
-    if hasattr(source, "columns") and hasattr(source, "iloc"):
-        return _from_list(*split_table(source, columns))
-    columns.refuse(type(source).__name__)
-    if isinstance(source, list | tuple):
-        return _from_list(source, None)
-    array = _as_numpy(source, "X")
-    if array.ndim not in (2, 3):
-        raise InputError(f"X must be {ARRAY_FORM}, got shape {array.shape}")
-    return _collection(array if array.ndim == 3 else array[:, None], None)
-
-
-def _from_list(series: Any, y: np.ndarray | None) -> Collection:
-    cases = []
-    for i, one in enumerate(series):
-        array = _as_numpy(one, f"case {i}")
-        if hasattr(one, "columns"):
-            array = array.T  # a table has one column per channel
-        if array.ndim not in (1, 2):
-            raise InputError(f"case {i} must be (channels, time), got shape {array.shape}")
-        cases.append(np.atleast_2d(array))
-        if len(cases[i]) != len(cases[0]):
-            raise InputError(
-                f"cases must have the same channels: case 0 has {len(cases[0])}, "
-                f"case {i} has {len(cases[i])}; a case is (channels, time)"
-            )
-    return _collection(_stacked(cases), y)
-
-
-def _read(path: Path, columns: Columns) -> Collection:
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        if path.suffix in AEON_FILES:
-            columns.refuse(f"a {path.suffix} file")
-            return _read_with_aeon(path)
-        if path.suffix == ".npy":
-            return as_collection(np.load(path, allow_pickle=False), **columns._asdict())
-        if path.suffix in (".csv", ".parquet"):
-            if path.suffix == ".csv":
-                table = read_csv(path, header=0 if csv_layout(path, wide=True).has_header else None)
-            else:
-                import pandas as pd
-
-                table = pd.read_parquet(path, engine="pyarrow")
-            return _from_list(*split_table(table, columns))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except ImportError as error:
-        raise InputError(f"{path} needs pyarrow: pip install 'progmem[data]'") from error
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    suffixes = ", ".join([".npy", ".csv", ".parquet", *AEON_FILES])
-    raise InputError(f"{path} must end in one of {suffixes}")
-
-
-def _read_with_aeon(path: Path) -> Collection:
-    try:
-        import aeon.datasets as readers
-    except ImportError as error:
-        raise InputError(f"{path.suffix} files need aeon: pip install 'progmem[data]'") from error
-    found: Any = getattr(readers, AEON_FILES[path.suffix])(str(path))
-    x, y = found if isinstance(found, tuple) else (found, None)
-    return _from_list(list(x), np.asarray(y) if y is not None and len(y) else None)
-
-
-def _as_numpy(source: Any, name: str) -> np.ndarray:
-    array = as_array(source, name)
-    if isinstance(array, Tensor):
-        array = array.detach().cpu()
-        array = np.asarray(array.float() if array.dtype == torch.bfloat16 else array)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} must hold real numbers, got dtype {array.dtype}")
-    return array
-
-
-def _stacked(cases: list[np.ndarray]) -> Any:
-    return np.stack(cases) if len({one.shape for one in cases}) == 1 else cases
-
-
-def _collection(x: Any, y: np.ndarray | None) -> Collection:
-    """A collection, refused where a series has no values."""
-    if not len(x):
-        raise InputError("there are no series; give at least one")
-    for i, one in enumerate(x):
-        if not one.size:
-            raise InputError(f"case {i} has no values, got shape {one.shape}")
-    return Collection(x, y)
+def _hint(columns: Sequence[str]) -> str:
+    if any(mark in name for name in columns for mark in ";\t|"):
+        return "; is it separated by something else than commas? Say so by sep (--sep ';')"
+    return "; drop it, or name it if it holds times (time, --time) or cases (case, --case)"

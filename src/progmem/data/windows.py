@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from progmem.config import DataConfig, ModelConfig
-from progmem.data.reader import Recording
+from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.series import ChannelStats, Moments, Series, normalise
 
 MAX_CACHE_BYTES = 2**30  # of the windows that are kept on the device
 CHUNK = 1024  # windows normalised at a time
+VALUES = 2**22  # of recordings that are read at a time
 
 
 class Batch(NamedTuple):
@@ -98,6 +99,8 @@ class TrainingWindows:
         scale = np.sqrt(square / np.maximum(count, 1))
         stats.mean.copy_(torch.from_numpy(mean))
         varies = (low < high) & (scale > 0)
+        if not varies.any():
+            raise InputError("no channel varies in any recording; there is nothing to learn from")
         stats.scale.copy_(torch.from_numpy(np.where(varies, scale, 1.0)))
 
     def cut(self, rows: Tensor) -> list[np.ndarray]:
@@ -164,9 +167,10 @@ def fits_on_device(rows: TrainingWindows, like: Tensor) -> bool:
     return needed <= MAX_CACHE_BYTES
 
 
-def iterate_chunks(recordings: Iterable[Recording], size: int = 2**20) -> Iterator[np.ndarray]:
+def iterate_chunks(recordings: Iterable[Recording]) -> Iterator[np.ndarray]:
     """All samples in order, float64, in chunks; an infinite one is refused by name."""
     for name, values, *_ in recordings:
+        size = max(1, min(2**20, VALUES // values.shape[1]))
         for start in range(0, len(values), size):
             chunk = np.asarray(values[start : start + size], dtype=np.float64)
             if np.isinf(chunk).any():

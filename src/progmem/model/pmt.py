@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
+from progmem.data.recordings import ChannelInfo
 from progmem.encoding import Encoding
 from progmem.features import FeatureStatsBuffers
 from progmem.geometry import (
@@ -62,6 +63,7 @@ class PMT(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.cfg = cfg
+        self.info = ChannelInfo()  # of what it was trained on
         self.stats = ChannelStats(cfg.channels)
         self.feature_stats = FeatureStatsBuffers(cfg.dim, cfg.channels)  # forward does not use it
         self.tokenizer = Tokenizer(cfg)
@@ -155,7 +157,7 @@ class PMT(nn.Module):
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
                 GPU up to 131,072 tokens.
         """
-        series = Series(x, lengths, self.cfg)
+        series = Series(x, lengths, self.cfg, columns=self.info.columns)
         like = self.tokenizer.conv.weight
         batches, chunk = self._batches(series, batch_size, chunk)
         sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)

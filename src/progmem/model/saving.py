@@ -12,6 +12,7 @@ from torch import Tensor
 from progmem import artifact, legacy
 from progmem.artifact import Artifact
 from progmem.config import ModelConfig
+from progmem.data.recordings import ChannelInfo
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
 from progmem.features import FeatureStats
 from progmem.files import UNFINISHED, remove_leftovers
@@ -33,7 +34,9 @@ def save(model: "PMT", folder: Path) -> str:
     if folder.exists() and not all(_is_ours(path.name) for path in folder.iterdir()):
         raise ModelFolderError(f"{folder} holds other files; save a model into a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
-    note = {"config": model.cfg.to_dict()}
+    note: dict[str, Any] = {"config": model.cfg.to_dict()}
+    if model.info != ChannelInfo():
+        note["data"] = model.info._asdict()
     sha256 = artifact.write(folder / FILE, "model", model.state_dict(), note)
     for path in folder.iterdir():
         if legacy.is_model_file(path.name):
@@ -144,8 +147,20 @@ def build(found: Artifact, folder: Path) -> "PMT":
             artifact.check_tensors(tensors, shapes, unread)
             model = PMT(cfg).to(dtype)
         model.load_state_dict(tensors)
+        model.info = _read_info(found, unread)
     except ArtifactError as error:
         raise ModelFolderError(str(error)) from error
     except (ConfigError, RuntimeError, OverflowError, TypeError) as error:
         raise ModelFolderError(f"{unread}: {artifact.in_one_line(error)}") from error
     return model
+
+
+def _read_info(found: Artifact, where: str) -> ChannelInfo:
+    """What a model folder says of the channels, which models of earlier versions do not."""
+    if "data" not in found.note:
+        return ChannelInfo()
+    note = artifact.noted(found.note, "data", dict, where)
+    rate = artifact.noted(note, "rate", (float, int, type(None)), where)
+    columns, units = (artifact.noted(note, n, list, where, of=str) for n in ("columns", "units"))
+    missing = artifact.noted(note, "missing", list, where, of=(str, float, int))
+    return ChannelInfo(tuple(columns), tuple(units), rate, tuple(missing))

@@ -29,6 +29,7 @@ from progmem.model.pmt import PMT
 from progmem.pooling import POOLINGS, feature_stats_for, pool
 from progmem.probes import logistic
 from progmem.probes.logistic import fit_logistic
+from progmem.progress import Log, progress
 
 
 def untrained_copy(model: PMT, seed: int = 0) -> PMT:
@@ -170,6 +171,7 @@ def probe_set(
     seeds: Sequence[int] = SEEDS,
     poolings: Sequence[str] = POOLINGS,
     heads: Sequence[str] = HEADS,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """Every score of an encoder on a set, and the labelled rows of every draw, for a json file.
 
@@ -177,8 +179,14 @@ def probe_set(
     """
     train_x, test_x = (x.transpose(0, 2, 1) for x in (data.X_train, data.X_test))  # (R, L, C)
     stats = feature_stats_for(encoder, train_x) if "all" in poolings else None
-    train, test = (pool(encoder, x, poolings, stats=stats) for x in (train_x, test_x))
-    return probe_features(train, test, data, label_shares=label_shares, seeds=seeds, heads=heads)
+    count = len(train_x) + len(test_x)
+    with progress(f"encoding {count} series", count, log=log) as advance:
+        train, test = (
+            pool(encoder, x, poolings, stats=stats, advance=advance) for x in (train_x, test_x)
+        )
+    return probe_features(
+        train, test, data, label_shares=label_shares, seeds=seeds, heads=heads, log=log
+    )
 
 
 def probe_features(
@@ -189,19 +197,27 @@ def probe_features(
     label_shares: Sequence[Amount] = LABEL_SHARES,
     seeds: Sequence[int] = SEEDS,
     heads: Sequence[str] = HEADS,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """`probe_set` for features (R, D) that are already computed, by the name of their pooling."""
     cells = [
         (pooling, share, head) for pooling in train for share in label_shares for head in heads
     ]
-    with threadpool_limits(limits=1, user_api="blas"):  # threads of threads wait for each other
-        found = Parallel(n_jobs=torch.get_num_threads(), prefer="threads")(
+    with (
+        threadpool_limits(limits=1, user_api="blas"),  # threads of threads wait for each other
+        progress(f"fitting {len(cells)} kinds of classifiers", len(cells), log=log) as advance,
+    ):
+        jobs = Parallel(n_jobs=torch.get_num_threads(), prefer="threads", return_as="generator")(
             delayed(classify)(
                 train[pooling], data.y_train, test[pooling], data.y_test,
                 label_share=share, seeds=seeds, head=head,
             )
             for pooling, share, head in cells
         )  # fmt: skip
+        found = []
+        for one in jobs:
+            found.append(one)
+            advance(1)
     scores: dict[str, Any] = {}
     for (pooling, share, head), one in zip(cells, found, strict=True):
         place = scores.setdefault(pooling, {}).setdefault(amount_name(share), {})

@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from progmem.data.labels import draw_labels
 from progmem.errors import InputError
 from progmem.probes.logistic import coordinates_of, fit_logistic
+from progmem.progress import Advance
 from progmem.series import as_float64
 
 FOLDS, MAX_REPEATS = 5, 5
@@ -238,8 +239,12 @@ def compare_by_folds(
     *,
     recordings: np.ndarray | None = None,
     left_out: Mapping[str, str] | None = None,
+    advance: Advance | None = None,
 ) -> Comparison:
-    """Each labelled series is predicted from those of other folds, by each of ``features``."""
+    """Each labelled series is predicted from those of other folds, by each of ``features``.
+
+    ``advance`` is told how many are.
+    """
     outcomes = {}
     for name, x in features.items():
         x, _ = coordinates_of(StandardScaler().fit_transform(x.astype(np.float64)))
@@ -250,6 +255,8 @@ def compare_by_folds(
                 head = fit_logistic(x[~test], y[~test])
                 correct[repeat, test] = head.predict(x[test]) == y[test]
                 loss[repeat, test] = head.log_loss(x[test], y[test])
+                if advance is not None:
+                    advance(int(test.sum()))
         outcomes[name] = Outcome(correct, loss)
     independent = len(y) if recordings is None else len(np.unique(recordings))
     repeats, count = len(folds), len(np.unique(folds[0]))

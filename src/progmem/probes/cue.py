@@ -27,6 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.pooling import encode_batches
+from progmem.progress import Advance, Log, progress
 
 CUE_WIDTH = 0.2  # of the length
 CUE_STRENGTH = 0.5  # largest value, in standard deviations of the channel outside the span
@@ -109,6 +110,7 @@ def probe_cue(
     *,
     recordings: np.ndarray | None = None,
     seeds: Sequence[int] = SEEDS,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """Scores of an encoder on series (R, L, C) that it was not trained on, for a json file.
 
@@ -134,13 +136,19 @@ def probe_cue(
             f"{R - len(x)} series are flat outside a cue and left out"
         )
     folds = list(GroupKFold(FOLDS).split(groups, groups=groups))
-    clean = eos_features(encoder, x)
-    cued = np.stack([eos_features(encoder, insert_cues(x, s, channel=channel)) for s in spans])
+    count = len(x) * (1 + len(spans))
+    with progress(f"encoding {count} series with cues and without", count, log=log) as advance:
+        clean = eos_features(encoder, x, advance)
+        cued = np.stack([
+            eos_features(encoder, insert_cues(x, s, channel=channel), advance) for s in spans
+        ])  # fmt: skip
     scores: dict[str, dict[str, list[float]]] = {}
-    for seed in seeds:
-        for name, found in _score_draw(clean, cued, folds, np.random.default_rng(seed)).items():
-            for key, value in found._asdict().items():
-                scores.setdefault(name, {}).setdefault(key, []).append(value)
+    with progress(f"scoring {len(seeds)} draws", len(seeds), log=log) as advance:
+        for seed in seeds:
+            for name, found in _score_draw(clean, cued, folds, np.random.default_rng(seed)).items():
+                for key, value in found._asdict().items():
+                    scores.setdefault(name, {}).setdefault(key, []).append(value)
+            advance(1)
     places = {f"{gap:g}": list(span) for gap, span in zip(GAPS, spans, strict=True)}
     return {
         "series": len(x), "left_out": R - len(x), "final_window": final, "cue_spans": places,
@@ -148,16 +156,18 @@ def probe_cue(
     }  # fmt: skip
 
 
-def eos_features(encoder: Encoder, x: np.ndarray) -> np.ndarray:
-    """End-of-sequence states (R, D)."""
+def eos_features(encoder: Encoder, x: np.ndarray, advance: Advance | None = None) -> np.ndarray:
+    """End-of-sequence states (R, D); ``advance`` is told how many are done."""
     found = []
-    for z, _ in encode_batches(encoder, x):
+    for z, some in encode_batches(encoder, x):
         if z.eos is None:
             raise InputError(
                 f"cue retention reads an end-of-sequence state, and this {type(encoder).__name__} "
                 "has none; a PMT needs model.slots of 1 or more"
             )
         found.append(z.eos.float().cpu().numpy())
+        if advance is not None:
+            advance(len(some))
     return np.concatenate(found)
 
 

@@ -7,7 +7,7 @@ the test part, whose features may look back across its first sample. All values 
 training part.
 
 Shapes: I instances, T samples, C channels, F values, P samples of context, H horizon, n origins,
-D width, M outputs, A penalties, q quantiles.
+D width, M outputs, A penalties.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from progmem.data.forecast_sets import HORIZONS, ForecastData
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.progress import Advance, Log, progress
 from progmem.series import check_count
 
 ALPHAS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)  # TS2Vec's
@@ -112,15 +113,6 @@ class ErrorSums:
         return Errors(square / count, size / count)
 
 
-def residual_quantiles(residual: Tensor, quantiles: Sequence[float]) -> Tensor:
-    """Quantiles (q, M) of what is observed of (n, M); NaN where nothing is."""
-    q = torch.tensor(quantiles, dtype=residual.dtype, device=residual.device)
-    size = max(1, 2**23 // len(residual))  # torch takes 2**24 numbers at a time
-    return torch.cat(
-        [part.nanquantile(q, dim=0) for part in torch.split(residual, size, dim=1)], dim=1
-    )
-
-
 PADDING = 200  # P, as TS2Vec
 MAX_SAMPLES = 2**17  # samples of windows given to the encoder at a time
 
@@ -150,9 +142,14 @@ def sliding_windows(x: Tensor, padding: int) -> Tensor:
 
 
 def sliding_features(
-    encoder: Encoder, x: np.ndarray, origins: Origins, *, padding: int = PADDING
+    encoder: Encoder,
+    x: np.ndarray,
+    origins: Origins,
+    *,
+    padding: int = PADDING,
+    advance: Advance | None = None,
 ) -> Features:
-    """Features of some origins of series (I, T, C)."""
+    """Features of some origins of series (I, T, C); ``advance`` is told how many are done."""
     device = device_of(encoder)
     view = sliding_windows(torch.as_tensor(x, dtype=torch.float64, device=device), padding)
     values, observed = [], []
@@ -167,6 +164,8 @@ def sliding_features(
             )
         values.append(z.tokens[:, -1].float())
         observed.append(z.token_mask[:, -1])
+        if advance is not None:
+            advance(len(part.time))
     return Features(torch.cat(values), torch.cat(observed))
 
 
@@ -232,6 +231,7 @@ def probe_forecast(
     *,
     horizons: Sequence[int] = HORIZONS,
     padding: int = PADDING,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """Every error of an encoder on a series, for a json file.
 
@@ -243,10 +243,17 @@ def probe_forecast(
         for part, limit in limits.items()
         for horizon in horizons
     }
-    features = OriginFeatures(encoder, data, list(plan.values()), padding)
+    lists = list(plan.values())
+    count = len(
+        np.unique(np.concatenate([at.instance * data.x.shape[1] + at.time for at in lists]))
+    )
+    with progress(f"encoding {count} windows of {padding + 1} samples", count, log=log) as advance:
+        features = OriginFeatures(encoder, data, lists, padding, advance)
     target = torch.as_tensor(data.target, device=device_of(encoder))
     scores: dict[str, Any] = {}
     for horizon in horizons:
+        if log is not None:
+            log(f"fitting ridges, {horizon} samples ahead ...")
         train, validation = (
             (features.at(plan[part, horizon]), future_values(target, plan[part, horizon], horizon))
             for part in ("train", "validation")
@@ -268,12 +275,19 @@ class OriginFeatures:
     """Features of several lists of origins; an origin that is in several is encoded once."""
 
     def __init__(
-        self, encoder: Encoder, data: ForecastData, lists: Sequence[Origins], padding: int
+        self,
+        encoder: Encoder,
+        data: ForecastData,
+        lists: Sequence[Origins],
+        padding: int,
+        advance: Advance | None = None,
     ) -> None:
         self.length = data.x.shape[1]
         self.keys = np.unique(np.concatenate([self._key(origins) for origins in lists]))
         origins = Origins(*np.divmod(self.keys, self.length))
-        self.features: Features = sliding_features(encoder, data.x, origins, padding=padding)
+        self.features: Features = sliding_features(
+            encoder, data.x, origins, padding=padding, advance=advance
+        )
 
     def at(self, origins: Origins) -> Tensor:
         """Features (n, D)."""

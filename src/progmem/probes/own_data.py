@@ -3,26 +3,22 @@
 Shapes: B series, L samples, C channels, D features, Y classes.
 """
 
-import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.extmath import softmax
 
 from progmem import artifact
 from progmem.artifact import Artifact, noted, shaped
-from progmem.data.labels import check_labels, drop_missing_labels, labels_for, origins_of
-from progmem.data.reader import Recording, check_order, columns_of
+from progmem.data.labels import check_labels, drop_missing_labels
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
 from progmem.features import FeatureStats
-from progmem.files import check_output
 from progmem.model.pmt import PMT
-from progmem.model.saving import load, weights_sha256
+from progmem.model.saving import weights_sha256
 from progmem.pooling import POOLINGS, check_observed, feature_stats_for, pool
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import (
@@ -34,23 +30,23 @@ from progmem.probes.comparison import (
     draw_folds,
 )
 from progmem.probes.logistic import FittedLogistic, fit_logistic
-from progmem.series import Series
-from progmem.training.classifier import SequenceClassifier
-from progmem.training.run_folder import read_as_trained, run_of
+from progmem.progress import Log, progress
 
 POOLING = "all"  # by default
 
 
 class Prediction(NamedTuple):
-    """The likeliest label of each series, and how likely it is."""
+    """The likeliest label of each series, how likely it is, and how likely each class is."""
 
     label: np.ndarray  # (B,)
     probability: np.ndarray  # (B,)
+    classes: np.ndarray  # (Y,)
+    likely: np.ndarray  # (B, Y)
 
     @classmethod
     def of_probabilities(cls, classes: np.ndarray, likely: np.ndarray) -> "Prediction":
         """From the probabilities (B, Y) of all classes (Y,)."""
-        return cls(classes[likely.argmax(1)], likely.max(1))
+        return cls(classes[likely.argmax(1)], likely.max(1), classes, likely)
 
 
 class LabelProbe:
@@ -66,8 +62,9 @@ class LabelProbe:
         *,
         pooling: str = POOLING,
         columns: Sequence[str] = (),  # what the files of series call the channels
+        log: Log | None = None,
     ) -> None:
-        self.encoder, self.pooling = encoder, pooling
+        self.encoder, self.pooling, self.log = encoder, pooling, log
         self.columns = tuple(columns)
         self.feature_stats: FeatureStats | None = None  # of the pooling "all", once fitted
 
@@ -108,7 +105,9 @@ class LabelProbe:
 
     def _features(self, x: Any) -> np.ndarray:
         check_observed(x)
-        found = pool(self.encoder, x, [self.pooling], stats=self.feature_stats)
+        with progress(f"encoding {len(x)} series", len(x), log=self.log) as advance:
+            stats = self.feature_stats
+            found = pool(self.encoder, x, [self.pooling], stats=stats, advance=advance)
         if self.pooling not in found:
             raise InputError(f"{self.pooling} needs an encoder with a memory; this one has none")
         return found[self.pooling]
@@ -210,107 +209,6 @@ def fingerprint(encoder: Encoder) -> str:
     return weights_sha256(encoder) if hasattr(encoder, "state_dict") else type(encoder).__name__
 
 
-def classify_files(
-    model_folder: Path,
-    data: Path,
-    out: Path | None = None,
-    *,
-    labels: Path | None = None,
-    probe: Path | None = None,
-    predict: Path | None = None,
-    pooling: str | None = None,
-    log: Callable[[str], None] = print,
-) -> Prediction | None:
-    """Fit a probe on the series of ``data`` that have labels, predict, and say how good it is.
-
-    Predicted are the series of ``predict``, by default all of ``data``. They go to the .csv file
-    ``out``, and the fitted probe is kept beside it; without ``out`` nothing is predicted. The
-    accuracy is estimated on the labelled series, beside that of the untrained encoder, of raw
-    values and of MiniRocket.
-
-    Args:
-        labels: the file of the labels.
-        probe: a kept probe, or the folder of a finetuned run, in place of ``labels``: nothing is
-            fitted, and the series of ``data`` are predicted.
-        pooling: one of `POOLINGS`, by default `POOLING`.
-    """
-    if (labels is None) == (probe is None):
-        raise InputError("give --labels to fit a probe, or --probe to use a fitted one")
-    if probe is not None:
-        _check_use_of_probe(out, predict, pooling)
-    if out is None and predict is not None:
-        raise InputError("--predict needs -o: the .csv file for the predictions")
-    if out is not None:
-        if out.suffix != ".csv":
-            raise InputError(f"-o must name the .csv file to write, got {out}")
-        check_output(out, data, labels, predict)
-        if probe is None:
-            artifact.check_replaceable(out.with_suffix(".safetensors"), "label probe")
-    model = load(model_folder, device="auto")
-    run = run_of(model_folder)
-    recordings = read_as_trained(data, run)
-    targets = recordings if predict is None else read_as_trained(predict, run)
-    y = None if labels is None else labels_for(recordings, data, labels)
-    names = [r.name for r in targets]
-    Series([r.values for r in targets], None, model.cfg, names)  # refused before anything is fitted
-    if probe is not None:
-        assert out is not None
-        prediction = _apply(probe, targets, model_folder, model)
-        _write(out, names, prediction, log)
-        return prediction
-    check_order(str(data), columns_of(recordings), targets)
-    fitted = LabelProbe(model, pooling=pooling or POOLING, columns=columns_of(recordings))
-    fitted.fit([r.values for r in recordings], y)
-    log(f"{len(fitted.y)} labelled series, {len(fitted.head.classes)} classes")
-    predicted: Prediction | None = None
-    if out is not None:
-        predicted = fitted.predict([r.values for r in targets])
-        fitted.save(out.with_suffix(".safetensors"))
-        log(f"the fitted probe: {out.with_suffix('.safetensors')}")
-        _write(out, names, predicted, log)
-    # last, since it may take the longest
-    known = [recordings[i] for i in np.flatnonzero(fitted.known)]
-    comparison = compare_on_labels(fitted, [r.values for r in known], recordings=origins_of(known))
-    log("\n".join(comparison.lines()))
-    return predicted
-
-
-def _write(
-    out: Path, names: Sequence[str], prediction: Prediction, log: Callable[[str], None]
-) -> None:
-    with out.open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["series", "label", "probability"])
-        for name, label, probability in zip(names, *prediction, strict=True):
-            table.writerow([name, label, f"{probability:.4f}"])
-    log(f"{len(names)} predictions: {out}")
-
-
-def _check_use_of_probe(out: Path | None, predict: Path | None, pooling: str | None) -> None:
-    if out is None:
-        raise InputError("--probe needs -o: the .csv file for the predictions")
-    if predict is not None:
-        raise InputError("--predict goes with --labels; with --probe, DATA is predicted")
-    if pooling is not None:
-        raise InputError("--pooling goes with --labels; a fitted probe has its own")
-
-
-def _apply(
-    probe: Path, recordings: Sequence[Recording], model_folder: Path, model: PMT
-) -> Prediction:
-    """What a kept probe, or the classifier of a finetuned run, says of recordings."""
-    series = [r.values for r in recordings]
-    if not probe.is_dir():
-        kept = LabelProbe.load(probe, model)
-        check_order(str(probe), kept.columns, recordings)
-        return kept.predict(series)
-    classifier = SequenceClassifier.load(probe, device=next(model.parameters()).device)
-    if weights_sha256(classifier.encoder) != weights_sha256(model):
-        raise InputError(f"{model_folder} is not the network of {probe}; give its model/")
-    likely = softmax(classifier.scores(series))
-    return Prediction.of_probabilities(np.array(classifier.classes), likely)
-
-
 def compare_on_labels(
     probe: LabelProbe, x: Sequence[Any], *, recordings: np.ndarray | None = None
 ) -> Comparison:
@@ -319,6 +217,7 @@ def compare_on_labels(
     Each is predicted from the others. Of more than `MAX_SERIES` some are drawn; series of one of
     the ``recordings`` (B,) stay together.
     """
+    log = probe.log
     chosen = at_most(probe.y)
     x, y = [x[i] for i in chosen], probe.y[chosen]
     recordings = None if recordings is None else recordings[chosen]
@@ -328,10 +227,17 @@ def compare_on_labels(
         return Comparison({}, {}, 0, f"the {unit}s of a class are too few to be split")
     assert isinstance(probe.encoder, PMT)
     untrained = LabelProbe(untrained_copy(probe.encoder), pooling=probe.pooling)
+    if log is not None:
+        log("comparing with the untrained encoder, raw values and MiniRocket ...")
     features = {"trained": probe.features[chosen], "untrained": untrained.fit(x, y).features}
     baselines, left_out = baseline_features(x)
     features |= {name: parts[0] for name, parts in baselines.items()}
-    return compare_by_folds(features, y, folds, recordings=recordings, left_out=left_out)
+    with progress(
+        "predicting each label from the others", len(features) * folds.size, log=log
+    ) as advance:
+        return compare_by_folds(
+            features, y, folds, recordings=recordings, left_out=left_out, advance=advance
+        )
 
 
 def compare_on_held_out(

@@ -1,45 +1,110 @@
-"""Forecasts of a user's own dated series by a saved model, and the fitted forecaster kept."""
+"""Forecasts of a user's own files: from the files to predictions, a picture and what to expect."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from progmem import artifact
-from progmem.data.dates import COVARIATES
+from progmem.data.dates import COVARIATES, has_calendar
 from progmem.data.own_series import read_dated
-from progmem.data.reader import Recording, has_calendar
+from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.files import check_output
 from progmem.forecaster import PMTForecaster
+from progmem.forecasting import kept
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
-from progmem.probes.forecast import PADDING
+from progmem.progress import Log
+from progmem.series import check_count
 from progmem.training.run_folder import check_columns, columns_before, run_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def forecast_file(
-    model_folder: Path,
+def forecast_files(
     source: str,
     out: Path | None = None,
     *,
-    horizon: int,
+    horizons: Sequence[int],
+    model: Path | None = None,
     probe: Path | None = None,
+    plot: Path | None = None,
     context: int | None = None,
     data_dir: Path | None = None,
-    log: Callable[[str], None] = print,
+    log: Log | None = print,
 ) -> "pd.DataFrame":
-    """The next ``horizon`` samples of a .csv file with a column date, or of a data set.
+    """The next samples of a dated .csv file, of each file of a folder, or of a data set.
 
     They go to the .csv file ``out``, where that is given, and the fitted forecaster is kept beside
-    it.
+    it. It says how well the last part would have been predicted.
 
     Args:
+        model: the folder of a model to take tokens of; by default one is trained on the series.
         probe: a kept forecaster to use; nothing is fitted.
-        context: how many samples before the newest one a feature is made of, by default 200.
+        plot: the picture to draw.
+        context: how many samples before the newest one a forecast uses; by default what suits the
+            series.
     """
+    for horizon in horizons:  # before anything is trained
+        check_count("horizon", horizon)
+    keeps = None if out is None or probe is not None else _kept_as(out, model, source)
+    _check(source, out, probe, plot, context, keeps)
+    if log is not None:
+        log(f"reading {source} ...")
+    tables = read_series(source, data_dir)
+    encoder = None if model is None else load(model, device="auto")
+    if model is not None and encoder is not None:
+        for table in tables.values():
+            _check_columns(table, source, run_of(model), encoder)
+    many = Path(source).is_dir()
+    series = tables if many else tables[""]
+    if probe is not None:
+        forecaster = PMTForecaster.load(probe, encoder)
+        forecaster.verbose = log is not None
+        predicted = forecaster.predict(list(horizons), series)
+    else:
+        forecaster = PMTForecaster(encoder, context=context, verbose=log is not None)
+        predicted = forecaster.fit(series).predict(list(horizons))
+        if log is not None:
+            log("\n".join(_told(forecaster, horizons)))
+    if out is not None:
+        written = predicted if len(horizons) > 1 else predicted.droplevel("horizon")
+        written.to_csv(out)
+    if keeps is not None:
+        forecaster.save(keeps)
+    if plot is not None:
+        _draw(plot, tables, predicted)
+    if log is not None:
+        log(_ending(predicted, source, out, plot, keeps or probe, horizons, model))
+    return predicted
+
+
+def read_series(source: str, data_dir: Path | None = None) -> "dict[str, pd.DataFrame]":
+    """The series of a file or data set, under the name ''; of a folder, those of its files."""
+    if not Path(source).is_dir():
+        return {"": read_dated(source, data_dir)}
+    files = sorted(Path(source).glob("*.csv"))
+    if not files:
+        raise InputError(f"there is no .csv file in the folder {source}")
+    return {file.stem: read_dated(str(file)) for file in files}
+
+
+def _kept_as(out: Path, model: Path | None, source: str) -> Path:
+    """Where the fitted forecaster goes: a file without its model, or a folder with all it needs."""
+    single = model is not None and not Path(source).is_dir()
+    return out.with_suffix(".safetensors" if single else ".forecaster")
+
+
+def _check(
+    source: str,
+    out: Path | None,
+    probe: Path | None,
+    plot: Path | None,
+    context: int | None,
+    keeps: Path | None,
+) -> None:
+    """Refuse what cannot end well, before anything is read or trained."""
     if probe is not None and context is not None:
         raise InputError("--context is chosen when a forecaster is fitted; a kept one has its own")
     if probe is not None and out is None:
@@ -48,31 +113,14 @@ def forecast_file(
         if out.suffix != ".csv":
             raise InputError(f"-o must name the .csv file to write, got {out}")
         check_output(out, Path(source))
-        if probe is None:
-            artifact.check_replaceable(out.with_suffix(".safetensors"), "forecaster")
-    table = read_dated(source, data_dir)
-    model = load(model_folder, device="auto")
-    _check_columns(table, source, run_of(model_folder), model)
-    if probe is not None:
-        predicted = PMTForecaster.load(probe, model).predict(horizon, table)
-    else:
-        context = PADDING if context is None else context
-        forecaster = PMTForecaster(model, context=context).fit(table)
-        predicted = forecaster.predict(horizon)
-        ours, newest = forecaster.estimate(horizon)
-        log(
-            f"{source}, the last fifth predicted {horizon} samples ahead: MSE {ours.mse:.3f}, MAE "
-            f"{ours.mae:.3f} in standard deviations; repeating the newest value {newest.mse:.3f}, "
-            f"{newest.mae:.3f}"
-        )
-        if out is not None:
-            forecaster.save(out.with_suffix(".safetensors"))
-            log(f"the fitted forecaster: {out.with_suffix('.safetensors')}")
-    if out is not None:
-        predicted.to_csv(out)
-        first, last = predicted.index[0], predicted.index[-1]
-        log(f"{len(predicted)} predictions from {first} to {last}: {out}")
-    return predicted
+    if plot is not None:
+        if plot.suffix not in (".png", ".pdf", ".svg"):
+            raise InputError(f"--plot must name a .png, .pdf or .svg file, got {plot}")
+        check_output(plot, Path(source))
+    if keeps is not None and keeps.suffix == ".safetensors":
+        artifact.check_replaceable(keeps, "forecaster")
+    elif keeps is not None:
+        kept.check_folder(keeps)
 
 
 def _check_columns(table: "pd.DataFrame", source: str, run: Path, model: PMT) -> None:
@@ -86,3 +134,47 @@ def _check_columns(table: "pd.DataFrame", source: str, run: Path, model: PMT) ->
         )
     seen = (*COVARIATES, *columns) if calendar else columns
     check_columns([Recording(source, table, columns=seen)], run)
+
+
+def _told(forecaster: PMTForecaster, horizons: Sequence[int]) -> list[str]:
+    from progmem.report.forecasts import estimate_lines
+
+    interval = max(forecaster.quantiles) - min(forecaster.quantiles)
+    estimate = forecaster.estimate(list(horizons))
+    return estimate_lines(estimate, share=forecaster.validation, interval=interval)
+
+
+def _draw(plot: Path, tables: "dict[str, pd.DataFrame]", predicted: "pd.DataFrame") -> None:
+    import pandas as pd
+
+    from progmem.report.forecasts import forecast_plot
+
+    if "series" not in predicted.index.names:
+        predicted = pd.concat({"": predicted}, names=["series"])
+    forecast_plot(tables, predicted).savefig(plot, dpi=120)
+
+
+def _ending(
+    predicted: "pd.DataFrame",
+    source: str,
+    out: Path | None,
+    plot: Path | None,
+    forecaster: Path | None,
+    horizons: Sequence[int],
+    model: Path | None,
+) -> str:
+    """One line: what was written, and what a user would do next."""
+    ahead = " ".join(map(str, horizons))
+    needs = f" --model {model}" if model is not None else ""
+    files = ", ".join(str(file) for file in (out, plot) if file is not None)
+    if out is None:
+        wrote = f"written: {files}; " if files else "nothing was written; "
+        return (
+            f"{wrote}to keep predictions: progmem forecast {source} --horizon {ahead} -o next.csv"
+        )
+    dates = predicted.index.get_level_values(-1)
+    return (
+        f"written: {files} ({len(predicted)} rows from {dates.min()} to {dates.max()}); when there "
+        f"are newer samples: progmem forecast {source} --horizon {ahead}{needs} --probe "
+        f"{forecaster} -o {out}"
+    )

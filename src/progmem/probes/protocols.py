@@ -4,7 +4,7 @@ Each function scores both encoders, writes the result to a json file and returns
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from progmem.model.saving import gpu_or_cpu, load
 from progmem.probes import cue
 from progmem.probes.classify import LABEL_SHARES, SEEDS, probe_set, untrained_copy
 from progmem.probes.forecast import PADDING, forecast_origins, probe_forecast
+from progmem.progress import Log
 from progmem.report import record
 from progmem.report.record import RESULTS
 from progmem.report.tables import classification_table, cue_table, forecast_table
@@ -27,8 +28,6 @@ from progmem.training.run_folder import (
     run_of,
     trained_on,
 )
-
-Log = Callable[[str], None]
 
 
 def evaluate_classification(
@@ -60,12 +59,15 @@ def evaluate_classification(
     rows = []
     for kind, encoder in pair.encoders:
         log(f"{name}, {kind}: {len(data.y_train) + len(data.y_test)} series")
-        rows.append({"encoder": kind} | probe_set(encoder, data, label_shares=label_shares))
+        rows.append(
+            {"encoder": kind} | probe_set(encoder, data, label_shares=label_shares, log=log)
+        )
     labelled, again = (row.pop("labelled_rows") for row in rows)
     assert labelled == again
     result = pair.write_result(out, rows, label_seeds=list(SEEDS), labelled_rows=labelled)
     what = "accuracy / macro-F1 in %, linear SVM on the sequence level, mean ± sd over label draws"
-    log(f"\n{what}\n\n{classification_table([result])}\n\nwritten: {out}")
+    table = classification_table([result])
+    log(f"\n{what}\n\n{table}\n\nwritten: {out}; all tables: progmem results")
     return result
 
 
@@ -92,10 +94,10 @@ def evaluate_cue(
     rows = []
     for kind, encoder in pair.encoders:
         log(f"{name}, {kind}: {len(series)} series")
-        found = cue.probe_cue(encoder, series, recordings=data.recording_test)
+        found = cue.probe_cue(encoder, series, recordings=data.recording_test, log=log)
         rows.append({"encoder": kind, "set": name, "split": split} | found)
     result = pair.write_result(out, rows, cue_seeds=list(cue.SEEDS))
-    log(f"\n{cue_table([result])}\n\nwritten: {out}")
+    log(f"\n{cue_table([result])}\n\nwritten: {out}; all tables: progmem results")
     return result
 
 
@@ -124,13 +126,14 @@ def evaluate_forecast(
     rows = []
     for kind, encoder in pair.encoders:
         started = time.perf_counter()
-        row = {"encoder": kind} | probe_forecast(encoder, data, horizons=horizons)
+        log(f"{name}, {kind}: {len(data.x)} series of {data.x.shape[1]} samples")
+        row = {"encoder": kind} | probe_forecast(encoder, data, horizons=horizons, log=log)
         row["seconds"] = time.perf_counter() - started
         log(f"{name}, {kind}: {row['encoded']} windows encoded, {row['seconds']:.0f} s")
         rows.append(row)
     result = pair.write_result(out, rows)
     what = "MSE / MAE on the test part, values scaled by the training part, ridge on the last token"
-    log(f"\n{what}\n\n{forecast_table([result])}\n\nwritten: {out}")
+    log(f"\n{what}\n\n{forecast_table([result])}\n\nwritten: {out}; all tables: progmem results")
     return result
 
 

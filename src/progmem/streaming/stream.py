@@ -110,7 +110,7 @@ class Stream:
                 f"a chunk must be (batch, time, channels) with batch {self.batch_size}, "
                 f"got shape {tuple(chunk.shape)}"
             )
-        check_samples(chunk, self.model.cfg.channels)
+        check_samples(chunk, self.model.cfg.channels, columns=self.model.info.columns)
         return self._advance(as_float64(chunk), ended=False)
 
     def finish(self) -> Encoding:

@@ -27,6 +27,8 @@ from progmem.data.labels import (
     origins_of,
     split_rows,
 )
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.recordings import ChannelInfo, columns_of
 from progmem.data.windows import TrainingWindows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
@@ -64,12 +66,14 @@ def finetune(
     data_dir: Path | None = None,
     split: str = "official",
     result: Path | None = None,
+    options: ReadOptions = BY_RULE,
     log: Log | None = print,
 ) -> Finetuned:
     """Train on labels from scratch or from a run; ``out`` then holds model/, a head and a result.
 
     ``source`` is labelled series, the name of a data set in ``data_dir`` with its ``split``, or a
-    file or folder of own series whose labels are in ``y``. Training does not depend on test
+    file or folder of own series whose labels are in ``y`` or in the file itself; ``options`` say
+    how it is read. Training does not depend on test
     series. They are scored once, at the end; with ``finetune.validation`` the training rows held
     out are scored in their place, and the test rows not at all.
 
@@ -80,22 +84,23 @@ def finetune(
     """
     if result is not None:
         check_result_file(result, "--result")
-    if pretrained is not None and not run_folder.reads_calendar(pretrained):
-        read = replace(cfg.run.data, covariates=False)  # as the network was trained
+    if pretrained is not None:
+        calendar = run_folder.reads_calendar(pretrained)  # as the network was trained
+        read = replace(cfg.run.data, covariates=calendar)
         cfg = replace(cfg, run=replace(cfg.run, data=read))
     if isinstance(source, LabelledRecordings):
         data = source
     else:
         covariates = cfg.run.data.covariates
-        data = open_labelled(source, y, data_dir, split, covariates=covariates)
+        data = open_labelled(source, y, data_dir, split, covariates=covariates, options=options)
     if pretrained is not None:
         run_folder.check_columns(data.recordings, pretrained)
-    options = cfg.finetune
+    chosen = cfg.finetune
     parts = split_rows(
         data,
-        label_share=options.label_share,
-        label_seed=options.label_seed,
-        validation=options.validation,
+        label_share=chosen.label_share,
+        label_seed=chosen.label_seed,
+        validation=chosen.validation,
     )
     known, learnt = (
         TrainingWindows([data.recordings[i] for i in rows], cfg.run.data)
@@ -105,6 +110,8 @@ def finetune(
     known.set_statistics(stats)
     check_finite(data.all_recordings())  # what is only scored too: before anything is trained
     encoder = _first_encoder(cfg, known, stats, pretrained, data.source)
+    if columns_of(data.recordings):
+        encoder.info = ChannelInfo.of(data.recordings, options.missing)
     names = [r.name for r in data.recordings]
     Series([r.values for r in data.recordings], None, encoder.cfg, names)
     if len(data.test):
@@ -129,10 +136,10 @@ def finetune(
             "config": config,
             "pretraining": None if pretrained is None else _pretraining(pretrained),
             "seeds": [cfg.run.train.seed],
-            "label_seeds": [options.label_seed],
+            "label_seeds": [chosen.label_seed],
             **record.environment(fabric.device.type),
             "seconds": time.perf_counter() - began,  # of this call; a resumed run has had others
-            "labelled_rows": None if options.label_share == "all" else parts.labelled.tolist(),
+            "labelled_rows": None if chosen.label_share == "all" else parts.labelled.tolist(),
             "rows": [row],
             **({} if comparison is None else {"comparison": comparison.to_dict()}),
         }

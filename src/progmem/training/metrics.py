@@ -9,7 +9,6 @@ Shapes: b own rows, D width.
 import importlib.util
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +19,10 @@ from torch import Tensor
 
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
+from progmem.progress import duration, make_bar
 
 PACED = 4  # steps after which the time of a run is foretold
+SLOW = 10.0  # seconds without a line after which a step is told, whichever it is
 PRINTED = ("loss", "icl", "pcl", "hgcl", "predict", "accuracy")
 COLLAPSED = 1e-3  # feature sd below which a run is warned about
 
@@ -75,7 +76,8 @@ class MetricsLog:
         self.rows = 0
         self.file = None if folder is None else (folder / "metrics.jsonl").open("a")
         self.board = None if folder is None else _tensorboard(folder)
-        self.bar = None if folder is None else _bar(first, total)
+        self.bar = None if folder is None or log is not print else make_bar(first, total)
+        self.said = self.began
 
     def add(self, metrics: StepMetrics, *, lr: float) -> None:
         """Keep the metrics of the newest step, and write those of the step before it."""
@@ -120,20 +122,22 @@ class MetricsLog:
         text = "  ".join(f"{name} {values[name]:.3f}" for name in PRINTED if name in values)
         if self.bar is not None:
             self.bar.update(0, completed=step, description=f"{text}  {rate:.0f} series/s")
+        now = time.perf_counter()
         if step == self.first + PACED and self.total > 2 * PACED and self.bar is None:
-            pace = (time.perf_counter() - self.paced_from) / (PACED - 1)
-            self.log(f"{self.total} steps, about {_duration(pace * (self.total - step))} from here")
+            pace = (now - self.paced_from) / (PACED - 1)
+            self.log(f"{self.total} steps, about {duration(pace * (self.total - step))} from here")
+            self.said = now
         if step == self.first + 1:
-            self.paced_from = time.perf_counter()  # the first step also prepares what the rest use
-        if step % self.every == 0 or step == self.total:
-            if self.board is not None:
-                self.board.log_metrics(dict(values), step)
-            if self.bar is None:
-                pace = (time.perf_counter() - self.began) / (step - self.first)
-                left = pace * (self.total - step)
-                self.log(
-                    f"step {step}/{self.total}  {text}  {rate:.0f} series/s  {left:.0f} s left"
-                )
+            self.paced_from = now  # the first step also prepares what the rest use
+        due = step % self.every == 0 or step == self.total
+        if due and self.board is not None:
+            self.board.log_metrics(dict(values), step)
+        if self.bar is None and (due or now - self.said > SLOW):
+            self.said = now
+            left = (now - self.began) / (step - self.first) * (self.total - step)
+            self.log(
+                f"step {step}/{self.total}  {text}  {rate:.0f} series/s  {duration(left)} left"
+            )
 
     def close(self) -> None:
         if self.file is not None:
@@ -142,10 +146,6 @@ class MetricsLog:
             self.board.finalize("success")
         if self.bar is not None:
             self.bar.stop()
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def spread(sequence: Tensor) -> dict[str, float]:
@@ -163,21 +163,3 @@ def _tensorboard(folder: Path) -> Any:
     from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
     return TensorBoardLogger(folder, name="tensorboard", version="")
-
-
-def _bar(first: int, total: int) -> Any:
-    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():
-        return None
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, TextColumn("{task.description}"))
-    bar.add_task("", total=total, completed=first)
-    bar.start()
-    return bar

@@ -15,7 +15,8 @@ from lightning.fabric import Fabric
 from torch import Tensor, nn
 
 from progmem.config import LossConfig, ModelConfig, RunConfig
-from progmem.data.reader import Recording, summarise
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.recordings import ChannelInfo, Recording, Recordings, summarise
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.errors import ConfigError, InputError
@@ -96,19 +97,22 @@ def pretrain(
     *,
     data_dir: Path | None = None,
     split: str = "official",
+    options: ReadOptions = BY_RULE,
     log: Log | None = print,
 ) -> PMT:
     """Train a model on unlabelled recordings; ``out`` then holds it in model/.
 
     ``source`` is recordings, a file or folder of them, or the name of a data set in ``data_dir``,
-    of whose ``split`` the training rows are taken.
+    of whose ``split`` the training rows are taken. ``options`` say how files are read.
 
     The same call on a folder whose run was interrupted resumes from its last good checkpoint; on
     one that has finished it returns the model. With ``log`` None nothing is printed, and
     no metrics are written.
     """
     if isinstance(source, str | Path):
-        recordings, noted = open_source(source, data_dir, split, covariates=cfg.data.covariates)
+        recordings, noted = open_source(
+            source, data_dir, split, covariates=cfg.data.covariates, options=options
+        )
     else:
         recordings, noted = source, {}
     rows = TrainingWindows(recordings, cfg.data)
@@ -118,11 +122,17 @@ def pretrain(
     model_cfg = model_for(rows, cfg)
     stats = ChannelStats(rows.channels)
     rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
+    info = ChannelInfo.of(recordings, options.missing)
+    if info.rate is None:
+        info = info._replace(rate=cfg.data.sampling_rate)
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
-        return _train(fabric, rows, model_cfg, stats, out, cfg, log=None)
+        return _train(fabric, rows, model_cfg, stats, info, out, cfg, log=None)
     if log is not None:
-        log(summarise(recordings))
+        lines = (
+            recordings.lines() if isinstance(recordings, Recordings) else [summarise(recordings)]
+        )
+        log("\n".join(lines))
     if log is not None and rows.channels > int(rows.length.max()):
         log(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "
@@ -136,12 +146,12 @@ def pretrain(
     if log is not None:
         log(
             f"{model_cfg.size} model on {fabric.device.type}: tokens of {model_cfg.patch} samples, "
-            f"{model_cfg.patch_stride} apart; batches of {cfg.train.batch_size}"
+            f"{model_cfg.patch_stride} apart; batches of {cfg.train.batch_size}; training ..."
         )
     with run_folder.locked(out):
         run_folder.settle_source(out, noted, recordings)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
-        return _train(fabric, rows, model_cfg, stats, out, cfg, log)
+        return _train(fabric, rows, model_cfg, stats, info, out, cfg, log)
 
 
 def _train(
@@ -149,6 +159,7 @@ def _train(
     rows: TrainingWindows,
     model_cfg: ModelConfig,
     stats: ChannelStats,
+    info: ChannelInfo,
     out: Path,
     cfg: RunConfig,
     log: Log | None,
@@ -161,6 +172,7 @@ def _train(
         )
     total = randomness.total_steps(len(rows), train)
     model = initial_model(model_cfg, stats, train.seed)
+    model.info = info
     trainer = make_pretrainer(model, rows, cfg, fabric, total=total)
     fingerprint = {
         "rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,

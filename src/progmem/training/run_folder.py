@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,10 @@ from progmem.config import (
     check_mapping,
     run_config,
 )
-from progmem.data.reader import (
-    Recording,
-    check_order,
-    columns_of,
-    has_calendar,
-    read_recordings,
-)
+from progmem.data.dates import has_calendar
+from progmem.data.options import ReadOptions
+from progmem.data.recordings import ChannelInfo, Recording, Recordings, check_order, columns_of
+from progmem.data.source import open_files
 from progmem.data.splits import same_rows
 from progmem.errors import ConfigError, InputError
 from progmem.files import to_json, write_file
@@ -119,17 +117,27 @@ def read_source(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged: {error}") from error
 
 
-def read_as_trained(path: Path, folder: Path) -> list[Recording]:
-    """Recordings read as those of the run in ``folder``: its calendar, columns in its order."""
-    recordings = read_recordings(path, covariates=reads_calendar(folder))
+def read_as_trained(
+    path: Path, folder: Path, options: ReadOptions, info: ChannelInfo
+) -> Recordings:
+    """Recordings read as those that a model was trained on: its calendar, columns in its order.
+
+    What the model itself knows (``info``) counts; one of an earlier version knows nothing, and the
+    run in ``folder`` is asked.
+    """
+    if info.missing and not options.missing:
+        options = replace(options, missing=info.missing)
+    calendar = info.has_calendar if info.columns else reads_calendar(folder)
+    recordings = open_files(path, options, covariates=calendar)
     check_columns(recordings, folder)
+    check_order("the model", info.columns, recordings)
     return recordings
 
 
 def reads_calendar(folder: Path) -> bool:
     """Whether the run in ``folder`` sees dated series with their time covariates."""
     columns = columns_before(folder)
-    return data_settings(folder).covariates and (not columns or has_calendar(columns))
+    return has_calendar(columns) if columns else bool(data_settings(folder).covariates)
 
 
 def check_columns(recordings: Sequence[Recording], folder: Path) -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 from progmem.data.labelled import Labelled
-from progmem.data.recordings import Recording
 from progmem.finetune_settings import read_finetune_config
 from progmem.settings import read_config
 from safetensors.torch import save_file
 
 import progmem
+from progmem.data.recordings import Recording
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from progmem.data.converters.archive import Archive
-from progmem.data.tables import as_collection
+from progmem.data.reader import read_with
 from progmem.errors import InputError
 
 FORMATS = (".tsv", ".txt", ".ts", ".arff")  # in order of preference: the plainest first
@@ -75,13 +75,13 @@ def _read_with_aeon(archive: Archive, member: str) -> tuple[list[np.ndarray], li
         with archive.members[member]() as packed, file.open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked)
         try:
-            x, y = as_collection(file)
+            found = read_with(file)
         except InputError as error:  # names the copy, which no one knows
             why = str(error).replace(str(file), member)
             raise InputError(f"{archive.path}: {why}") from error
-    if y is None:
+    if found.labels is None:
         raise InputError(f"{member} in {archive.path} has no labels")
-    return list(x), [str(label) for label in y]
+    return [values.T for values in found.values], [str(label) for label in found.labels]
 
 
 def _classes(labels: list[str]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from made_tables import LONG, MELTED, X, Y, long_table, melted_table, ts_text
 
-from progmem.data import as_collection
+from progmem.data.arrays import CASES
+from progmem.data.options import ReadOptions
+from progmem.data.reader import read_with
 from progmem.errors import InputError
 
 NPY = io.BytesIO()
@@ -20,7 +22,7 @@ WIDE, TABLE, MOLTEN = pd.DataFrame(X[:, 0]), long_table(), melted_table()
 @pytest.mark.parametrize(
     "source, columns, message",
     [
-        (X[None], {}, r"X must be \(cases, channels, time\), or .* got shape \(1, 4, 3, 7\)"),
+        (X[None], {}, r"X must be \(cases, time\) or \(cases, channels, time\), got shape \(1, 4"),
         (X[0, 0], {}, r"X must be \(cases, .* got shape \(7,\)"),
         (3.0, {}, "X must be an array or a list of arrays, got float"),
         (None, {}, "X must be an array or a list of arrays, got NoneType"),
@@ -29,34 +31,34 @@ WIDE, TABLE, MOLTEN = pd.DataFrame(X[:, 0]), long_table(), melted_table()
         (np.array([[None, 1]]), {}, "X must hold real numbers, got dtype object"),
         (np.array([["a", "b"]]), {}, "X must hold real numbers, got dtype <U1"),
         (X[:0], {}, "there are no series; give at least one"),
-        (X[..., :0], {}, r"case 0 has no values, got shape \(3, 0\)"),
+        (X[..., :0], {}, r"series 0 has no values, got shape \(0, 3\)"),
         ([], {}, "there are no series; give at least one"),
-        ([1.0, 2.0], {}, "case 0 must be an array or a list of arrays, got float"),
-        ([X[0], X], {}, r"case 1 must be \(channels, time\), got shape \(4, 3, 7\)"),
-        ([X[0], X[1] * 1j], {}, "case 1 must hold real numbers, got dtype complex128"),
-        ([X[0], X[1, :2]], {}, r"same channels: case 0 has 3, case 1 has 2; a case is \(channels"),
-        ([[[1, 2], [3]]], {}, "case 0 must be an array, got list: .*inhomogeneous"),
-        ([X[0], X[1, :, :0]], {}, r"case 1 has no values, got shape \(3, 0\)"),
+        ([1.0, 2.0], {}, "series 0 must be an array or a list of arrays, got float"),
+        ([X[0], X], {}, r"series 1 must be \(time\) or \(channels, time\), got shape \(4"),
+        ([X[0], X[1] * 1j], {}, "series 1 must hold real numbers, got dtype complex128"),
+        ([X[0], X[1, :2]], {}, r"series 0 has 3, series 1 has 2; a case is \(channels, time\)"),
+        ([[[1, 2], [3]]], {}, "series 0 must be an array, got list: .*inhomogeneous"),
+        ([X[0], X[1, :, :0]], {}, r"series 1 has no values, got shape \(0, 3\)"),
         (X, {"case": "id"}, "case names a column, but there is no table, got ndarray"),
-        (list(X), {"label": "y"}, "label names a column, but there is no table, got list"),
+        (list(X), {"label": "y"}, "label names a column, but there is no table, got a list"),
         (TABLE, {"case": "who"}, "there is no column 'who'; the table has kind, x, id, y, t, z"),
         (TABLE, {**LONG, "label": "y"}, "case d has more than one 'y'"),
         (TABLE.assign(id=7), LONG, "case 7 has more than one 'kind'"),
         (TABLE.assign(kind=TABLE.kind.where(TABLE.t > 0)), LONG, "case d has more than one 'kind'"),
-        (TABLE, {"case": "id", "time": "t"}, "values must be real numbers; column kind is not"),
-        (TABLE.assign(x=1j), LONG, "values must be real numbers; column x is not"),
-        (WIDE.assign(date="2024"), {}, "values must be real numbers; column date is not"),
+        (TABLE, {"case": "id", "time": "t"}, "values must be real numbers; column kind does not"),
+        (TABLE.assign(x=1j), LONG, "values must be real numbers; column x does not"),
+        (WIDE.assign(date="2024"), {}, "date must increase: row 1, 2024-.* is there twice; drop_"),
         (TABLE.assign(id=TABLE.id.replace("c", None)), LONG, "column 'id' has missing values"),
         (TABLE.assign(t=TABLE.t.replace(3, np.nan)), LONG, "column 't' has missing values"),
         (MOLTEN.assign(axis=MOLTEN.axis.replace("y", None)), MELTED, "column 'axis' has missing"),
         (TABLE.assign(t=[f"{t}/10/2024" for t in TABLE.t]), LONG,
-         "column 't' must hold numbers or dates such as 2024-05-31 12:00 .* got '0/10/2024'"),
+         "column 't' must hold numbers or dates such as 2024-05-31 12:00, got '0/10/2024'; "),
         (TABLE.assign(t=["a", *range(20)]), LONG, "column 't' must hold numbers or dates .* 'a'"),
         (pd.concat([MOLTEN, MOLTEN[8:9]]), MELTED, "case a has channel x twice at t 1"),
         (MOLTEN, {**MELTED, "value": None}, "channel and value go together"),
         (MOLTEN, {**MELTED, "time": None}, "channel and value need time: which samples"),
-        (MOLTEN, {**MELTED, "case": None}, "time, channel and value need case: which rows"),
-        (TABLE, {"time": "t"}, "time, channel and value need case: which rows"),
+        (MOLTEN, {**MELTED, "case": None}, "channel and value need case: which rows"),
+        (TABLE, {"time": "t"}, "t must increase: row 7, 0, is there twice"),
         (TABLE[["id", "t", "kind"]], LONG, "the table has no column left for the values"),
         (TABLE[["kind"]], {"label": "kind"}, "the table has no column left for the values"),
         (TABLE[:0], LONG, "there are no series; give at least one"),
@@ -68,17 +70,22 @@ WIDE, TABLE, MOLTEN = pd.DataFrame(X[:, 0]), long_table(), melted_table()
 )  # fmt: skip
 def test_series_that_cannot_be_used_are_named(source, columns, message):
     with pytest.raises(InputError, match=message):
-        as_collection(source, **columns)
+        read_with(source, ReadOptions(**columns), axes=CASES)
 
 
 @pytest.mark.parametrize(
     "name, content, columns, message",
     [
-        ("x.npy", None, {}, "there is no file .*x.npy"),
-        ("x.txt", b"1", {}, "x.txt must end in one of .npy, .csv, .parquet, .ts, .tsv, .arff"),
+        ("x.npy", None, {}, "there is no .*x.npy; give a .npy, "),
+        ("x.txt", b"1", {}, "x.txt must end in one of .npy, .npz, .csv, .tsv, .parquet, "),
         ("x.npy", b"", {}, "x.npy cannot be read: No data left"),
-        ("x.npy", b"nonsense", {}, "x.npy cannot be read: .*pickled"),
-        ("x.npy", NPY.getvalue(), {"label": "y"}, "x.npy: label names a column, .* got ndarray"),
+        ("x.npy", b"nonsense", {}, "x.npy cannot be read: .* begins with text: is it a .csv file"),
+        (
+            "x.npy",
+            NPY.getvalue(),
+            {"label": "y"},
+            "x.npy: label names a column, .* got a .npy file",
+        ),
         ("x.csv", b"", {}, "x.csv cannot be read: No columns"),
         (
             "x.csv",
@@ -86,7 +93,7 @@ def test_series_that_cannot_be_used_are_named(source, columns, message):
             {},
             "x.csv cannot be read: rows have more cells than the first l",
         ),
-        ("x.csv", b"a,b\n1,x\n", {}, "x.csv: values must be real numbers; column b is not"),
+        ("x.csv", b"a,b\n1,x\n", {}, "x.csv: values must be real numbers; column b does not hold"),
         (
             "x.csv",
             b"a,b\n1,2\n",
@@ -112,13 +119,13 @@ def test_files_that_cannot_be_used_are_named(tmp_path, name, content, columns, m
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        as_collection(tmp_path / name, **columns)
+        read_with(tmp_path / name, ReadOptions(**columns))
 
 
 @pytest.mark.parametrize(
     "name, package, message",
     [
-        ("x.ts", "aeon", r"x.ts: .ts files need aeon: pip install 'progmem\[data\]'"),
+        ("x.ts", "aeon", r"x.ts needs aeon: pip install 'progmem\[data\]'"),
         ("x.parquet", "pyarrow", r"x.parquet needs pyarrow: pip install 'progmem\[data\]'"),
     ],
 )
@@ -127,4 +134,4 @@ def test_a_reader_that_is_not_installed_is_named(tmp_path, monkeypatch, name, pa
     for module in (package, *(m for m in sys.modules if m.startswith(f"{package}."))):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=message):
-        as_collection(tmp_path / name)
+        read_with(tmp_path / name)

@@ -1,0 +1,195 @@
+"""What the files of a user hold, and what training on them would be, before anything is trained."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from progmem.config import RunConfig, read_config
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.quality import Quality, inspect
+from progmem.data.recordings import Recording, Recordings
+from progmem.data.source import open_source
+from progmem.data.windows import TrainingWindows
+from progmem.errors import ConfigError, InputError
+from progmem.series import ChannelStats
+from progmem.training import randomness
+from progmem.training.defaults import fill_defaults
+from progmem.training.distributed import choose_device, make_fabric
+from progmem.training.pretrain import initial_model, make_pretrainer, model_for
+
+SHOWN = 5  # names in a line
+
+
+def check(
+    source: str | Path,
+    options: ReadOptions = BY_RULE,
+    *,
+    data_dir: Path | None = None,
+    cfg: RunConfig | None = None,
+) -> dict[str, Any]:
+    """What was read as what, what is odd about it, and what training would see and take."""
+    found, _ = open_source(source, data_dir, "official", covariates=False, options=options)
+    recordings = found if isinstance(found, Recordings) else Recordings(tuple(found))
+    quality = inspect(recordings)
+    lengths = [len(values) for values in recordings.values]
+    labels = recordings.labels
+    return {
+        "source": str(source),
+        "recordings": len(recordings),
+        "samples": {"least": min(lengths), "median": int(np.median(lengths)),
+                    "most": max(lengths), "all": sum(lengths)},
+        "channels": [
+            channel._asdict() | {"odd": [odd._asdict() for odd in channel.odd]}
+            for channel in quality.channels
+        ],
+        "rates": sorted({r.rate for r in recordings if r.rate is not None}),
+        "labels": None if labels is None else len(np.unique(labels)),
+        "notes": list(recordings.notes),
+        "skipped": list(recordings.skipped),
+        "warnings": _warnings(recordings, quality),
+        "series": [
+            {"name": r.name, "samples": len(r.values), "rate": r.rate, **_dates(r),
+             "missing": missing, "longest_gap": gap, "constant": list(constant)}
+            for r, missing, gap, constant in zip(
+                recordings, quality.missing, quality.longest_gap, quality.constant, strict=True)
+        ],
+        "training": _training(recordings, cfg or read_config(None, [])),
+    }  # fmt: skip
+
+
+def _dates(recording: Recording) -> dict[str, str | None]:
+    if recording.calendar is None:
+        return {"start": None, "end": None}
+    first, last = recording.calendar.at(np.array([0, len(recording.values) - 1]))
+    return {"start": str(first), "end": str(last)}
+
+
+def _warnings(recordings: Recordings, quality: Quality) -> list[str]:
+    """What a person should look at, a sentence each."""
+    names, lines = recordings.names, []
+    for channel in quality.channels:
+        for odd in channel.odd:
+            run = f", up to {odd.longest} in a row" if odd.longest > 1 else ""
+            far = ", far from all others" if odd.far else ""
+            lines.append(
+                f"{channel.name} is {odd.value:g} in {odd.samples} samples{run}{far}: if that "
+                f"means missing, read with --missing={odd.value:g}"
+            )
+    still = [channel.name for channel in quality.channels if channel.constant]
+    if still:
+        lines.append(f"channels that never vary: {_some(still)}")
+    here = [n for n, one in zip(names, quality.constant, strict=True) if set(one) - set(still)]
+    if here:
+        lines.append(f"recordings in which a channel does not vary: {_some(here)}")
+    empty = [
+        r.name
+        for r, missing in zip(recordings, quality.missing, strict=True)
+        if missing == len(r.values)
+    ]
+    if empty:
+        lines.append(f"recordings without an observed value: {_some(empty)}")
+    infinite = [n for n, count in zip(names, quality.infinite, strict=True) if count]
+    if infinite:
+        lines.append(f"recordings with infinite values, which training refuses: {_some(infinite)}")
+    gaps = [n for n, gap in zip(names, quality.longest_gap, strict=True) if gap]
+    if gaps:
+        longest = max(quality.longest_gap)
+        lines.append(f"recordings with gaps of up to {longest} samples: {_some(gaps)}")
+    for group in quality.copies:
+        lines.append(f"recordings with the same samples: {_some(group)}")
+    rates = sorted({r.rate for r in recordings if r.rate is not None})
+    if len(rates) > 1:
+        lines.append(
+            f"recordings have several rates, from {rates[0]:g} to {rates[-1]:g} samples a second: "
+            "resample them to one"
+        )
+    return lines
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+def _training(recordings: Recordings, cfg: RunConfig) -> dict[str, Any]:
+    """The rows that training would see, its model and the time it would take here."""
+    try:
+        rows = TrainingWindows(recordings, cfg.data)
+        device = choose_device(cfg)
+        cfg = fill_defaults(cfg, int(rows.length.median()), device=device, begun={})
+        model_cfg = model_for(rows, cfg)
+        stats = ChannelStats(rows.channels)
+        rows.set_statistics(stats)
+    except (InputError, ConfigError) as error:
+        return {"refused": str(error)}
+    steps = randomness.total_steps(len(rows), cfg.train)
+    assert cfg.train.batch_size is not None  # defaults are filled in
+    some = rows.cut(torch.arange(min(cfg.train.batch_size, len(rows))))
+    few = TrainingWindows([Recording(str(i), np.array(x)) for i, x in enumerate(some)], cfg.data)
+    with torch.random.fork_rng():
+        model = initial_model(model_cfg, stats, cfg.train.seed)
+        trainer = make_pretrainer(model, few, cfg, make_fabric(cfg), total=steps, capture=False)
+        trainer.step(0)  # the first is slower
+        began = time.perf_counter()
+        trainer.step(1)
+        seconds = time.perf_counter() - began
+    return {
+        "rows": len(rows), "samples": int(rows.length.median()), "size": model_cfg.size,
+        "device": device, "batch_size": cfg.train.batch_size, "steps": steps,
+        "seconds": round(steps * seconds, 1),
+    }  # fmt: skip
+
+
+def check_lines(found: dict[str, Any]) -> list[str]:
+    """What `check` found, for a person."""
+    samples, series = found["samples"], found["series"]
+    length = f"{samples['least']} to {samples['most']}"
+    length = str(samples["most"]) if samples["least"] == samples["most"] else length
+    lines = [f"recordings: {found['recordings']}, samples: {length} ({samples['all']} in all)"]
+    if found["rates"]:
+        lines.append(f"rate: {', '.join(map(_rate, found['rates']))}")
+    dated = [one for one in series if one["start"] is not None]
+    if dated:
+        first, last = min(one["start"] for one in dated), max(one["end"] for one in dated)
+        lines.append(f"dates: {first} to {last}, {len(dated)} of {len(series)} recordings")
+    if found["labels"] is not None:
+        lines.append(f"labels: {found['labels']} classes")
+    lines += ["", f"{'channel':<24}{'unit':<8}{'lowest':>12}{'highest':>12}{'missing':>9}"]
+    for channel in found["channels"][:40]:
+        name, unit = channel["name"][:23], channel["unit"][:7]
+        low, high = (
+            "-" if channel[key] is None else f"{channel[key]:.5g}" for key in ("low", "high")
+        )
+        lines.append(f"{name:<24}{unit:<8}{low:>12}{high:>12}{channel['missing']:>9.1%}")
+    if len(found["channels"]) > 40:
+        lines.append(f"and {len(found['channels']) - 40} more channels")
+    lines += ["", *found["notes"]]
+    if found["skipped"]:
+        lines.append(f"skipped files that are no recordings: {_some(found['skipped'])}")
+    lines += [f"look at: {warning}" for warning in found["warnings"]]
+    if not found["warnings"]:
+        lines.append("nothing looks odd")
+    training = found["training"]
+    if "refused" in training:
+        lines.append(f"training would refuse this: {training['refused']}")
+    else:
+        lines.append(
+            f"training would see {training['rows']} rows of {training['samples']} samples and make "
+            f"{training['steps']} steps of a {training['size']} model, about "
+            f"{_duration(training['seconds'])} on this {training['device']}"
+        )
+        lines.append(f"next: progmem pretrain {found['source']} -o run")
+    return lines
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:g} samples a second" if rate >= 1 else f"a sample every {1 / rate:g} s"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

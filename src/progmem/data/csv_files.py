@@ -1,0 +1,106 @@
+"""Text tables: .csv and .tsv files, packed by gzip or not, as pandas reads them."""
+
+import csv
+import gzip
+import warnings
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MISSING = ("", "nan", "-nan", "na", "n/a", "#n/a", "#na", "<na>", "null", "none")  # as in pandas
+
+
+class CsvLayout(NamedTuple):
+    """What the first lines of a .csv file show."""
+
+    has_header: bool  # the first line holds the names of columns
+    several_columns: bool  # then a blank line is no sample
+
+
+def csv_layout(path: Path, *, wide: bool = False, sep: str = ",") -> CsvLayout:
+    """Whether the first line of a file is a header: texts, or numbers that count the columns.
+
+    0, 1, 2, … is what pandas writes above a table without names. The header of a ``wide`` table,
+    which has one column per sample, may hold any numbers in equal steps, such as times or wave
+    lengths. Where the next line is like that too, both are samples.
+    """
+    try:
+        with _open(path) as stream:
+            lines = list(islice(csv.reader(stream, delimiter=sep), 9))
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+    several = any(len(line) > 1 for line in lines)
+    if several:
+        lines = [line for line in lines if line]
+    first, second = ([_number(cell) for cell in line] for line in [*lines, [], []][:2])
+    if None in first:
+        return CsvLayout(True, several)
+    if (
+        len(first) > 1 and lines[0][0] == "" and second and _may_be_row_name(second[0])
+    ):  # pandas' index
+        return CsvLayout(_is_range(first[1:]), several)
+    counts = _evenly_increasing(first) and (wide or _is_range(first))
+    return CsvLayout(counts and second != [] and not _evenly_increasing(second), several)
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", newline="", encoding="utf-8-sig", errors="replace")
+    return path.open(newline="", encoding="utf-8-sig", errors="replace")
+
+
+def _evenly_increasing(numbers: list[float | None]) -> bool:
+    """Whether these are at least three numbers in equal steps upwards."""
+    steps = np.diff(np.array(numbers, dtype=float))
+    return bool(len(steps) > 1 and steps[0] > 0 and np.allclose(steps, steps[0], atol=0))
+
+
+def _may_be_row_name(number: float | None) -> bool:
+    """Whether a cell may be the name of a row: a whole number, or text."""
+    return number is None or number.is_integer()
+
+
+def _is_range(numbers: list[float | None]) -> bool:
+    return numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
+
+
+def _number(cell: str) -> float | None:
+    """The number in a cell, NaN if it is empty; None if it is not a number."""
+    try:
+        return float("nan") if cell.strip().lower() in MISSING else float(cell)
+    except ValueError:
+        return None
+
+
+def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
+    """A .csv file as pandas reads it; ValueError where that would mix up or add columns.
+
+    Where rows have more cells than the header, pandas would take the first cells for an index and
+    shift the others by a column. Empty cells at the end of all rows are dropped.
+    """
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)  # it loses cells
+        try:
+            table = pd.read_csv(path, index_col=False, **options)
+        except pd.errors.ParserWarning as error:
+            raise ValueError(
+                "rows have more cells than the first line: a comma too many, or as decimal sign?"
+            ) from error
+    unnamed = table.columns.astype(str).str.startswith("Unnamed: ")
+    table = table.loc[:, ~(unnamed & table.isna().all().to_numpy())]  # a comma ends every line
+    first = table.iloc[:, 0]
+    counting = pd.api.types.is_integer_dtype(first) and first.is_unique
+    if first.name == "Unnamed: 0" and counting and len(first) > 1:
+        raise ValueError(
+            "the first column has no name and a number of its own in each row, as an index; write "
+            "the file without it (in pandas: index=False)"
+        )
+    return table

@@ -1,0 +1,148 @@
+"""Formats of biosignals and seismology, read by their own libraries: EDF, BDF, WFDB, miniSEED.
+
+Channel names, units, the sampling rate and the start of a recording come with them.
+
+Shapes: L samples, C channels.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from progmem.data.dates import Calendar
+from progmem.data.options import ReadOptions
+from progmem.data.recordings import Recording
+from progmem.data.tables import Split
+from progmem.errors import InputError
+
+
+class _Channel(NamedTuple):
+    name: str
+    unit: str
+    rate: float
+    values: Any  # what `np.asarray` makes (L,)
+
+
+def read_edf(path: Path, name: str, options: ReadOptions) -> Split:
+    """An .edf or .bdf file; of channels with several rates those of the most common one."""
+    _refuse_options(path, options)
+    import edfio
+
+    read: Any = edfio.read_bdf if path.suffix.lower() == ".bdf" else edfio.read_edf
+    edf = _checked(read, path)
+    channels = [
+        _Channel(signal.label, signal.physical_dimension, float(signal.sampling_frequency), signal)
+        for signal in edf.signals
+    ]
+    try:
+        start = datetime.combine(edf.startdate, edf.starttime)
+    except ValueError:  # left out of the file, so that nobody is recognised by it
+        start = None
+    kept, notes = _of_one_rate(name, channels)
+    values = np.stack([channel.values.data for channel in kept], axis=1)  # (L, C)
+    return Split([_recording(name, values, kept, start)], None, notes)
+
+
+def read_wfdb(path: Path, name: str, options: ReadOptions) -> Split:
+    """A record of PhysioNet, by its .hea file; its samples lie in files beside it."""
+    _refuse_options(path, options)
+    import wfdb
+
+    record = _checked(wfdb.rdrecord, str(path.with_suffix("")))
+    if record.p_signal is None or not record.p_signal.size:
+        raise InputError(f"{path} has no samples")
+    rate = float(record.fs)
+    channels = [
+        _Channel(label, unit or "", rate, None)
+        for label, unit in zip(record.sig_name, record.units, strict=True)
+    ]
+    start = None
+    if record.base_date is not None and record.base_time is not None:
+        start = datetime.combine(record.base_date, record.base_time)
+    return Split([_recording(name, record.p_signal, channels, start)])
+
+
+def read_miniseed(path: Path, name: str, options: ReadOptions) -> Split:
+    """A miniSEED file: one recording for each station, NaN where its traces leave a gap."""
+    _refuse_options(path, options)
+    import obspy
+
+    stream = _checked(obspy.read, str(path), format="MSEED")
+    stations: dict[str, list[Any]] = {}
+    for trace in stream:
+        trace.data = np.asarray(trace.data, dtype=np.float64)
+        stations.setdefault(f"{trace.stats.network}.{trace.stats.station}", []).append(trace)
+    found, notes = [], []
+    for station, traces in stations.items():
+        parts = obspy.Stream(traces)
+        rates = Counter(trace.stats.sampling_rate for trace in parts)
+        rate = max(rates, key=lambda r: (rates[r], r))
+        others = sorted({t.id for t in parts if t.stats.sampling_rate != rate})
+        if others:
+            notes.append(_left_out(name, others, rate))
+        parts = obspy.Stream([trace for trace in parts if trace.stats.sampling_rate == rate])
+        parts.merge(method=1, fill_value=np.nan).sort()
+        start = min(trace.stats.starttime for trace in parts)
+        end = max(trace.stats.endtime for trace in parts)
+        parts.trim(start, end, pad=True, fill_value=np.nan)
+        channels = [
+            _Channel(f"{t.stats.location}.{t.stats.channel}".lstrip("."), "", rate, None)
+            for t in parts
+        ]
+        values = np.stack([trace.data for trace in parts], axis=1)  # (L, C)
+        own = name if len(stations) == 1 else f"{name}.{station}"
+        found.append(_recording(own, values, channels, start.datetime))
+    return Split(found, None, tuple(notes))
+
+
+def _checked(read: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """What a library reads; whatever it raises for a damaged file becomes a ValueError."""
+    try:
+        return read(*args, **options)
+    except (OSError, ImportError):
+        raise
+    except Exception as error:
+        raise ValueError(" ".join(str(error).split())[:200] or type(error).__name__) from error
+
+
+def _refuse_options(path: Path, options: ReadOptions) -> None:
+    options.refuse_columns(f"a {path.suffix.lower()} file")
+    if options.layout is not None:
+        raise InputError(
+            f"a {path.suffix.lower()} file says itself what its axes are; leave layout out"
+        )
+
+
+def _of_one_rate(name: str, channels: Sequence[_Channel]) -> tuple[list[_Channel], tuple[str, ...]]:
+    """The channels of the most common rate, of several such the highest, and what is left out."""
+    if not channels:
+        raise InputError("it has no signals, only notes")
+    rates = Counter(channel.rate for channel in channels)
+    rate = max(rates, key=lambda r: (rates[r], r))
+    others = [channel.name for channel in channels if channel.rate != rate]
+    kept = [channel for channel in channels if channel.rate == rate]
+    return kept, (_left_out(name, others, rate),) if others else ()
+
+
+def _left_out(name: str, channels: Sequence[str], rate: float) -> str:
+    return (
+        f"{name}: left out {', '.join(channels)}, which have another rate than the {rate:g} "
+        "samples a second of most channels"
+    )
+
+
+def _recording(
+    name: str, values: np.ndarray, channels: Sequence[_Channel], start: datetime | None
+) -> Recording:
+    import pandas as pd
+
+    rate = channels[0].rate
+    calendar = None if start is None else Calendar(pd.Timestamp(start), 1 / rate)
+    return Recording(
+        name, values, columns=tuple(c.name for c in channels),
+        units=tuple(c.unit for c in channels), rate=rate, calendar=calendar,
+    )  # fmt: skip

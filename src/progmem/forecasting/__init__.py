@@ -1,0 +1,1 @@
+"""Forecasts of a user's own series: the parts that `progmem.PMTForecaster` is made of."""

@@ -1,0 +1,76 @@
+"""What a command is doing and how long it will take: a bar on a terminal, elsewhere lines."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Log = Callable[[str], None]
+Advance = Callable[[int], None]
+EVERY = 5.0  # seconds between two lines
+
+
+def silent(text: str) -> None:
+    """A log that says nothing."""
+
+
+@contextmanager
+def progress(what: str, total: int, *, log: Log | None) -> Iterator[Advance]:
+    """Say that ``total`` pieces of work begin; call what it gives with how many more are done.
+
+    With ``log`` None nothing is said. On a terminal `print` is in place of a bar.
+    """
+    if log is None or total < 1:
+        yield lambda count: None
+        return
+    bar = make_bar(0, total, what) if log is print else None
+    if bar is None:
+        yield _Lines(what, total, log).advance
+        return
+    try:
+        yield lambda count: bar.advance(0, count)
+    finally:
+        bar.stop()
+
+
+class _Lines:
+    """A line at the beginning, and then one every few seconds."""
+
+    def __init__(self, what: str, total: int, log: Log) -> None:
+        self.what, self.total, self.log, self.done = what, total, log, 0
+        self.began = self.said = time.perf_counter()
+        log(f"{what} ...")
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        now = time.perf_counter()
+        if now - self.said >= EVERY and 0 < self.done < self.total:
+            self.said = now
+            left = (now - self.began) / self.done * (self.total - self.done)
+            self.log(f"{self.what}: {self.done} of {self.total}, about {duration(left)} left")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: whole ones, or minutes from two up."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def make_bar(first: int, total: int, what: str = "") -> Any:
+    """A bar of rich at ``first`` of ``total``; None where there is no terminal or no rich."""
+    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():
+        return None
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, TextColumn("{task.description}"))
+    bar.add_task(what, total=total, completed=first)
+    bar.start()
+    return bar
