@@ -12,8 +12,10 @@ import pytest
 import progmem
 from benchmarks.results import fill_page
 from progmem.cli import main
+from progmem.config import read_config
 from progmem.data import datasets
 from progmem.data.datasets import DatedFile
+from progmem.probes import own_labels
 
 ROOT = Path(__file__).parent.parent
 TASKS = [ROOT / "docs" / f"{name}.md" for name in (
@@ -52,6 +54,8 @@ def folder(tmp_path, monkeypatch, made_sets):
     table.rename(columns={"load": "OT"}).to_csv(made_sets / "ETTh1.csv.gz", index=False)
     made = DatedFile("ETTh1.csv.gz", 700, ("OT",), "OT", (400, 550, 700), "2024-01-01", None)
     monkeypatch.setitem(datasets.FILES, "ETTh1", made)
+    short = ["model.size=tiny", "train.steps=10", "train.batch_size=16"]
+    monkeypatch.setattr(own_labels, "read_config", lambda *_: read_config(None, short))
     return tmp_path
 
 
