@@ -4,11 +4,20 @@ Shapes: L samples, C channels.
 """
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 CHUNK = 2**17  # numbers that are hashed at a time, so that mapped files stay on the disk
+
+
+def content_hash_of_all(recordings: Iterable[Any]) -> str:
+    """One digest of the values of several recordings, in their order."""
+    digest = hashlib.sha256()
+    for recording in recordings:
+        digest.update(content_hash(recording.values).encode())
+    return digest.hexdigest()
 
 
 def content_hash(values: Any) -> str:
@@ -34,5 +43,5 @@ def content_hash(values: Any) -> str:
         chunk = np.array(values[start : start + rows], dtype="<f8", order="C")
         chunk[np.isnan(chunk)] = np.nan
         chunk += 0.0  # -0 becomes 0
-        digest.update(memoryview(chunk).cast("B"))
+        digest.update(chunk.tobytes())
     return digest.hexdigest()
