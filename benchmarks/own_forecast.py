@@ -15,7 +15,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 from progmem import PMTForecaster
-from progmem.data.own_series import read_dated
+from progmem.data.own_series import read_series
 from progmem.report import record
 from progmem.report.tables import markdown
 
@@ -40,7 +40,7 @@ def made_series(
 
 def measure_set(name: str, seed: int, data_dir: Path | None) -> list[dict[str, Any]]:
     """Errors and coverage of the last part, means over columns, one row a horizon."""
-    table = read_dated(name, data_dir).iloc[:LENGTH]
+    table = read_series(name, data_dir)[""].iloc[:LENGTH]
     estimate = PMTForecaster(seed=seed).fit(table).estimate(list(HORIZONS))
     rows = []
     for horizon in HORIZONS:

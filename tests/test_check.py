@@ -99,6 +99,10 @@ def test_a_command_prints_lines_or_json(tmp_path, monkeypatch, capsys):
     assert found["recordings"] == 1 and found["series"][0]["start"] == "2024-01-01 00:00:00"
     assert [c["name"] for c in found["channels"]] == ["T", "p", "wv"]
     assert found["channels"][1]["odd"] == []
+    assert found["training"]["rows"] == 16  # one recording alone is cut
+    weather(spoilt()[:100]).to_csv("short.csv")
+    assert main(["check", "short.csv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert "training needs at least 2 rows" in found["training"]["refused"]
     np.save("none.npy", np.full((30, 2), np.nan))
     assert main(["check", "none.npy"]) == 0
@@ -106,3 +110,21 @@ def test_a_command_prints_lines_or_json(tmp_path, monkeypatch, capsys):
     assert "recordings without an observed value: none" in out
     assert "training would refuse this: " in out
     assert main(["check", "nowhere"]) == 2
+
+
+def test_what_an_option_repairs_is_told_of_and_the_rest_is_read(tmp_path, monkeypatch, capsys):
+    """A file with a row twice and a row left out is reported whole, with both options."""
+    monkeypatch.chdir(tmp_path)
+    table = weather(values(400))
+    pd.concat([table[:200], table[199:300], table[310:]]).to_csv("odd.csv", sep=";")
+    assert main(["check", "odd.csv", "--sep=;"]) == 0
+    out = capsys.readouterr().out
+    assert "look at: refused without --drop-duplicates: odd.csv: date must increase: row 200" in out
+    assert "look at: refused without --fill-gaps: odd.csv: dates must be regular: from" in out
+    assert "look at: recordings with gaps of up to 10 samples: odd" in out
+    again = out.splitlines()[-1].removeprefix("next: progmem ")
+    assert again == "pretrain odd.csv --sep=';' --fill-gaps --drop-duplicates -o run"
+    assert "samples: 400 (400 in all)" in out
+    pd.concat([table[200:], table[:200]]).to_csv("disorder.csv")
+    assert main(["check", "disorder.csv"]) == 2  # no option puts it in order
+    assert "is not after" in capsys.readouterr().err

@@ -132,3 +132,11 @@ def test_a_run_is_as_long_as_its_epochs_or_its_steps_say():
 def test_a_settings_file_of_the_version_that_wrote_0_for_no_hop_is_read(tmp_path):
     (tmp_path / "config.yaml").write_text("data:\n  hop: 0\n")
     assert read_config(tmp_path / "config.yaml").data.hop is None
+
+
+def test_a_file_that_is_not_yaml_is_named_with_the_line(tmp_path):
+    (tmp_path / "config.yaml").write_text("train:\n  steps: 5\n   lr: 3\n")
+    with pytest.raises(
+        ConfigError, match=r"config.yaml is not yaml: line 3, column 6: mapping val"
+    ):
+        read_config(tmp_path / "config.yaml")

@@ -30,7 +30,9 @@ def test_embeddings_on_disk_are_those_of_encode(tmp_path, slots, chunk, monkeypa
     recordings = [made[name] for name in ("3", "7", "11", "0", "19")]  # three of one length
     said = []
     embed(model, recordings, tmp_path / "out", sampling_rate=50.0, log=said.append)
-    assert said[1] == "2/5 7: 39 samples" and len(said) == 5
+    assert said[0] == "encoding 5 recordings ..." and len(said) == 2
+    assert said[1].startswith(f"written: {tmp_path / 'out'} (5 recordings, ")
+    assert said[1].count("all.npy") == (slots > 0)
     read = {p.stem: np.load(p) for p in (tmp_path / "out").glob("*.npy")}
     assert ("memory" in read) == ("all" in read) == (slots > 0)
     assert json.loads((tmp_path / "out/series.json").read_text())["names"] == [
@@ -70,7 +72,7 @@ def test_recordings_without_a_value_are_told_of(tmp_path):
     nothing = Recording("nothing", np.full((40, 2), np.nan))
     said = []
     embed(model, [made_recordings()[0], nothing], tmp_path / "out", log=said.append)
-    assert said == ["1/2 0: 48 samples", "2/2 nothing: 40 samples, none observed"]
+    assert said[1] == "nothing is observed in nothing: their vectors say nothing"
     with pytest.raises(InputError, match="no recording has an observed value; there is nothing to"):
         TrainingWindows([nothing] * 3, small_config().data).set_statistics(ChannelStats(2))
 

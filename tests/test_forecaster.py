@@ -1,5 +1,7 @@
 """PMTForecaster: dated predictions of a user's own series, with the spread of past errors."""
 
+import shlex
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -282,6 +284,9 @@ def own(tmp_path, monkeypatch):
     table.drop(hours(T)[50]).to_csv("gap.csv")
     table.reset_index(drop=True).to_csv("bare.csv", index=False)
     table.assign(more=1).to_csv("more.csv")
+    (tmp_path / "mixed").mkdir()
+    for name in ("load.csv", "bare.csv"):
+        (tmp_path / "mixed" / name).write_bytes((tmp_path / name).read_bytes())
     return tmp_path
 
 
@@ -343,6 +348,54 @@ def test_a_folder_of_files_is_forecast_at_once(own, capsys, _few_steps):
     capsys.readouterr()
 
 
+def spoilt_table():
+    table = pd.DataFrame(daily_waves(T), hours(T), ["kW"]).rename_axis("when")
+    table.iloc[40] = -9999
+    return pd.concat([table[:90], table[89:100], table[101:]])
+
+
+MADE = {  # file, how it is written, options of the command
+    "semicolons, gaps, duplicates and a sentinel": (
+        "x.csv", lambda p: spoilt_table().to_csv(p, sep=";"),
+        "--sep ; --time when --missing=-9999 --fill-gaps --drop-duplicates"),
+    "parquet": (
+        "x.parquet", lambda p: pd.DataFrame(daily_waves(T), hours(T), ["kW"]).to_parquet(p), ""),
+    "without dates": ("x.npy", lambda p: np.save(p, daily_waves(T)), ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file, write, options", MADE.values(), ids=MADE)
+def test_the_command_reads_what_all_commands_read(own, capsys, file, write, options, _few_steps):
+    if file.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    write(own / file)
+    command = ["forecast", file, *options.split(), "--horizon", "6", "-o", "next.csv"]
+    assert main([*command, "--plot", "next.png"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    found = pd.read_csv("next.csv", index_col=0)
+    if file == "x.npy":
+        assert found.index.name == "sample" and list(found.index) == [*range(T, T + 6)]
+        assert f"(6 rows from sample {T} to {T + 5})" in last
+        return
+    assert found.index[0] == str(hours(T)[-1] + pd.Timedelta(hours=1))
+    assert found["kW"].between(0, 10).all()  # not drawn towards -9999
+    again = shlex.split(last.rpartition("progmem ")[2])
+    assert main([*again, "--quiet"]) == 0  # the command that it says would come next
+    pd.testing.assert_frame_equal(pd.read_csv("next.csv", index_col=0), found, rtol=1e-3)
+
+
+def test_a_long_table_is_many_series(own, capsys, _few_steps):
+    parts = [
+        pd.DataFrame(daily_waves(T, seed=seed), hours(T), ["kW"]).assign(case=f"m{seed}")
+        for seed in (0, 1)
+    ]
+    pd.concat(parts).rename_axis("date").to_csv("long.csv")
+    assert main(["forecast", "long.csv", "--horizon", "3", "-o", "x.csv"]) == 0
+    found = pd.read_csv("x.csv", index_col=["series", "date"])
+    assert len(found.loc["m0"]) == len(found.loc["m1"]) == 3
+    capsys.readouterr()
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -352,15 +405,16 @@ def test_a_folder_of_files_is_forecast_at_once(own, capsys, _few_steps):
         ("none.csv --horizon 3 0", "horizon must be a whole number from 1 up, got 0"),  # at once
         ("load.csv --horizon 90", "horizon 90 does not fit into the choosing part of the series"),
         ("load.csv --horizon 3 --plot x.gif", "--plot must name a .png, .pdf or .svg file, got"),
-        ("model --horizon 3", "there is no .csv file in the folder model"),
+        ("model --horizon 3", "model holds no .npy, .npz, .csv, .tsv, .parquet, .ts, "),
+        ("bare.csv --horizon 3 --sep ;;", "sep must be one character such as ';', got ';;'"),
         ("load.csv --horizon 3 --probe k --context 9", "--context is chosen when a forecaster is"),
         ("load.csv --horizon 3 --probe k", "--probe needs -o: the .csv file for the predictions"),
         ("load.csv --horizon 3 --probe k -o x.csv", "there is no forecaster in k"),
         ("gap.csv --horizon 3", "gap.csv: dates must be regular: from 2024-01-03 01:00:00"),
-        ("bare.csv --horizon 3", "bare.csv has no column 'date'; it has kW"),
+        ("mixed --horizon 3", "mixed: bare has no dates, others have; give them all, or none"),
         ("more.csv --horizon 3", "the series has 2 columns; the model has 8 channels"),
         ("none.csv --horizon 3", "there is no none.csv; give a "),
-        ("ETTh2 --horizon 3", "give a .csv file with a column date, or one of ETTh1, ETTh1-uni, E"),
+        ("ETTh2 --horizon 3", "give a file of recordings, a folder of them, or one of ETTh1, ETT"),
     ],
 )
 def test_bad_use_of_the_command_gives_one_line(arguments, message, own, capsys):

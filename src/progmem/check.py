@@ -1,6 +1,8 @@
 """What the files of a user hold, and what training on them would be, before anything is trained."""
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.quality import Quality, inspect
 from progmem.data.recordings import Recording, Recordings
 from progmem.data.source import open_source
-from progmem.data.windows import TrainingWindows
-from progmem.errors import ConfigError, InputError
+from progmem.data.windows import TrainingWindows, cut_alone
+from progmem.errors import ConfigError, InputError, RepairableError
 from progmem.series import ChannelStats
 from progmem.training import randomness
 from progmem.training.defaults import fill_defaults
@@ -30,8 +32,11 @@ def check(
     data_dir: Path | None = None,
     cfg: RunConfig | None = None,
 ) -> dict[str, Any]:
-    """What was read as what, what is odd about it, and what training would see and take."""
-    found, _ = open_source(source, data_dir, "official", covariates=False, options=options)
+    """What was read as what, what is odd about it, and what training would see and take.
+
+    Gaps and duplicates that an option of reading repairs are told of, and repaired to go on.
+    """
+    found, options, unreadable = _read(source, data_dir, options)
     recordings = found if isinstance(found, Recordings) else Recordings(tuple(found))
     quality = inspect(recordings)
     lengths = [len(values) for values in recordings.values]
@@ -49,7 +54,8 @@ def check(
         "labels": None if labels is None else len(np.unique(labels)),
         "notes": list(recordings.notes),
         "skipped": list(recordings.skipped),
-        "warnings": _warnings(recordings, quality),
+        "warnings": [*unreadable, *_warnings(recordings, quality)],
+        "options": options.to_dict(),
         "series": [
             {"name": r.name, "samples": len(r.values), "rate": r.rate, **_dates(r),
              "missing": missing, "longest_gap": gap, "constant": list(constant)}
@@ -58,6 +64,23 @@ def check(
         ],
         "training": _training(recordings, cfg or read_config(None, [])),
     }  # fmt: skip
+
+
+def _read(
+    source: str | Path, data_dir: Path | None, options: ReadOptions
+) -> tuple[Sequence[Recording], ReadOptions, list[str]]:
+    """The recordings, the options that were needed to read them, and why, a sentence each."""
+    why: list[str] = []
+    while True:
+        try:
+            found, _ = open_source(source, data_dir, "official", covariates=False, options=options)
+            return found, options, why
+        except RepairableError as error:
+            if getattr(options, error.option):
+                raise
+            repaired: dict[str, Any] = {error.option: True}
+            options = replace(options, **repaired)
+            why.append(f"refused without --{error.option.replace('_', '-')}: {error}")
 
 
 def _dates(recording: Recording) -> dict[str, str | None]:
@@ -117,7 +140,7 @@ def _some(names: list[str]) -> str:
 def _training(recordings: Recordings, cfg: RunConfig) -> dict[str, Any]:
     """The rows that training would see, its model and the time it would take here."""
     try:
-        rows = TrainingWindows(recordings, cfg.data)
+        rows = TrainingWindows(recordings, cut_alone(recordings, cfg.data))
         device = choose_device(cfg)
         cfg = fill_defaults(cfg, int(rows.length.median()), device=device, begun={})
         model_cfg = model_for(rows, cfg)
@@ -181,7 +204,8 @@ def check_lines(found: dict[str, Any]) -> list[str]:
             f"{training['steps']} steps of a {training['size']} model, about "
             f"{_duration(training['seconds'])} on this {training['device']}"
         )
-        lines.append(f"next: progmem pretrain {found['source']} -o run")
+        flags = ReadOptions(**found["options"]).flags()
+        lines.append(f"next: progmem pretrain {found['source']}{flags} -o run")
     return lines
 
 

@@ -432,7 +432,7 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not yaml: {str(error).splitlines()[0]}") from error
+            raise ConfigError(f"{path} is not yaml: {_yaml_fault(error)}") from error
         values = current_settings(check_mapping(values, str(path)))
         values = {k: dict(check_mapping(v, k)) for k, v in values.items()}
     for override in overrides:
@@ -445,6 +445,14 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
         except yaml.YAMLError as error:
             raise ConfigError(f"{override!r} has a value that is not yaml") from error
     return values
+
+
+def _yaml_fault(error: Exception) -> str:
+    """What is wrong, and in which line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return str(error).splitlines()[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"
 
 
 SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have

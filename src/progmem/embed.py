@@ -4,7 +4,7 @@ Shapes: R recordings, T tokens and V windows of all of them, n slots, D width, H
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ from progmem.geometry import count_tokens, count_windows, token_spans, window_sp
 from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import load
+from progmem.progress import Log, progress
 from progmem.series import Series, check_finite
 from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
@@ -37,7 +38,7 @@ def embed_files(
     *,
     sampling_rate: float | None = None,
     options: ReadOptions = BY_RULE,
-    log: Callable[[str], None] = print,
+    log: Log | None = print,
 ) -> None:
     """`embed` for a saved model and files, which are read as those of the model's run were.
 
@@ -47,6 +48,8 @@ def embed_files(
     run = run_of(model_folder)
     if sampling_rate is not None and not 0 < sampling_rate < float("inf"):
         raise InputError(f"--sampling-rate must be a number above 0, got {sampling_rate:g}")
+    if log is not None:
+        log(f"reading {data} ...")
     recordings = read_as_trained(data, run, options, model.info)
     if sampling_rate is None and recordings[0].rate is None:
         sampling_rate = model.info.rate or data_settings(run).sampling_rate
@@ -60,7 +63,7 @@ def embed(
     out: Path,
     *,
     sampling_rate: float | None = None,
-    log: Callable[[str], None] = print,
+    log: Log | None = print,
 ) -> None:
     """Write the three levels of all recordings into the new folder ``out``.
 
@@ -85,18 +88,22 @@ def embed(
         files = _LevelFiles(unfinished, model, series.lengths)
         files.write_places(recordings, series.lengths, sampling_rate)
         stats = model.feature_stats.values
-        with eval_mode(model):
+        empty: list[str] = []
+        told = f"encoding {len(names)} recordings"
+        with eval_mode(model), progress(told, sum(series.lengths), log=log) as advance:
             for rows in _batches(series.lengths):
                 moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))
-                encode_in_chunks(model, series, rows, part, index, moments=moments, chunk=CHUNK)
+                encode_in_chunks(
+                    model, series, rows, part, index,
+                    moments=moments, chunk=CHUNK, advance=advance,
+                )  # fmt: skip
                 check_finite(part.sequence, [names[i] for i in rows])
                 if stats is not None:
                     features = _all_scales(part, series, rows, stats)
                     files.arrays["all"][rows[0] : rows[-1] + 1] = features
-                for i, observed in zip(rows, part.token_mask.any(1), strict=True):
-                    missing = "" if observed else ", none observed"
-                    log(f"{i + 1}/{len(names)} {names[i]}: {series.lengths[i]} samples{missing}")
+                observed = part.token_mask.any(1).tolist()
+                empty += [names[i] for i, some in zip(rows, observed, strict=True) if not some]
         note = {
             "names": names, "lengths": series.lengths, "sampling_rate": sampling_rate,
             "channels": list(info.columns or model.info.columns),
@@ -108,6 +115,17 @@ def embed(
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+    if log is None:
+        return
+    if empty:
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        log(f"nothing is observed in {', '.join(empty[:5])}{more}: their vectors say nothing")
+    whole = "all" if "all" in files.arrays else "sequence"
+    log(
+        f"written: {out} ({len(names)} recordings, {len(files.arrays['tokens'])} tokens); next: "
+        f'np.load("{out}/{whole}.npy") has one row for each recording, index.csv says what lies '
+        "where in the others"
+    )
 
 
 def _all_scales(

@@ -25,6 +25,14 @@ class InputError(ValueError):
     """
 
 
+class RepairableError(InputError):
+    """Rows of a table cannot be used as they are, but ``option`` of `progmem.read` repairs them."""
+
+    def __init__(self, message: str, *, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
 class ArtifactError(ValueError):
     """A kept file is damaged, of another kind or version, or not ours.
 

@@ -32,6 +32,7 @@ from progmem.data.arrays import CASES
 from progmem.data.reader import read_with
 from progmem.data.recordings import Recording, Recordings
 from progmem.data.tables import is_table, is_wide
+from progmem.data.windows import cut_alone
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
 from progmem.features import features_in_all
 from progmem.files import UNFINISHED
@@ -334,7 +335,9 @@ def _in_order(estimator: Estimator, recording: Recording) -> np.ndarray:
 
 def recordings_of(cases: Sequence[np.ndarray], cfg: RunConfig) -> list[Recording]:
     """The cases as a run takes them, if there is something to train on."""
-    if len(cases) == 1 and len(cases[0]) <= cfg.data.longest:
+    recordings = [Recording(f"case {i}", values) for i, values in enumerate(cases)]
+    alone = len(cases) == 1 and len(cases[0]) <= cfg.data.longest
+    if alone and cut_alone(recordings, cfg.data) == cfg.data:
         raise InputError(
             "training needs at least 2 cases to tell apart, got n_samples=1 "
             f"of {len(cases[0])} time points"
@@ -346,7 +349,7 @@ def recordings_of(cases: Sequence[np.ndarray], cfg: RunConfig) -> list[Recording
             "channels, time); swap its last two axes?",
             stacklevel=3,
         )
-    return [Recording(f"case {i}", values) for i, values in enumerate(cases)]
+    return recordings
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from training_setup import (
 import progmem
 from progmem import artifact
 from progmem.data.recordings import Recording
-from progmem.data.windows import TrainingWindows
+from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.detail import Detail
 from progmem.errors import ConfigError, InputError
 from progmem.pooling import fit_feature_stats
@@ -200,7 +200,7 @@ def with_inf():
             made_recordings()[:1],
             [],
             InputError,
-            "at least 2 rows to tell apart, got 1 of .* one is cut into rows by a data.longest and",
+            "at least 2 rows to tell apart, got 1 of .* one needs 128 samples or more, or a ",
         ),
         (
             made_recordings(),
@@ -267,3 +267,18 @@ def test_a_run_begun_before_a_setting_existed_goes_on(tmp_path):
     assert any("has finished" in line for line in said)
     with pytest.raises(ConfigError, match=r"train\.parts differ"):
         run(tmp_path / "run", "train.epochs=1", "train.parts=2")
+
+
+def test_one_recording_alone_is_cut_into_rows(tmp_path):
+    """Eight rows side by side and seven between them, unless a user says how it is cut."""
+    alone = [Recording("alone", np.random.default_rng(0).normal(size=(400, 2)))]
+    said = []
+    whole = small_config("data.longest=2048")
+    pretrain(alone, tmp_path / "run", whole, log=said.append)
+    told = "one recording alone is cut into 15 rows of 50 samples"
+    assert any(line.startswith(told) for line in said)
+    again = []
+    pretrain(alone, tmp_path / "run", whole, log=again.append)  # the same rows
+    assert "has finished its" in again[-1]
+    assert cut_alone(alone, small_config().data) == small_config().data
+    assert cut_alone(alone * 2, whole.data) == whole.data

@@ -48,6 +48,7 @@ def add_embed(commands: Any) -> None:
         metavar="HZ",
         help="samples per second, to write the spans in seconds too; by default that of the run",
     )
+    options.add_quiet(parser)
     options.add_reading(parser)
 
 
@@ -56,7 +57,7 @@ def _embed(args: Namespace) -> None:
 
     embed_files(
         args.model, args.data, args.out, sampling_rate=args.sampling_rate,
-        options=options.reading(args),
+        options=options.reading(args), log=args.log,
     )  # fmt: skip
 
 
@@ -112,14 +113,13 @@ def add_forecast(commands: Any) -> None:
         commands,
         "forecast",
         _forecast,
-        summary="predict the next samples of dated series, with intervals and their coverage",
+        summary="predict the next samples of recordings, with intervals and their coverage",
         example="progmem forecast load.csv --horizon 24 96 -o next.csv --plot next.png",
     )
     parser.add_argument(
         "data",
         metavar="DATA",
-        help=".csv file with a column date, a folder of such files, or the name of a data set with "
-        "dates",
+        help=f"{options.RECORDINGS}, or the name of a data set with dates",
     )
     parser.add_argument(
         "--horizon",
@@ -150,6 +150,7 @@ def add_forecast(commands: Any) -> None:
         ".csv file for the predictions; the fitted forecaster is kept beside it; without -o only "
         "the errors are estimated",
     )
+    options.add_reading(parser)
 
 
 def _forecast(args: Namespace) -> None:
@@ -157,5 +158,6 @@ def _forecast(args: Namespace) -> None:
 
     forecast_files(
         args.data, args.out, horizons=args.horizon, model=args.model, probe=args.probe,
-        plot=args.plot, context=args.context, data_dir=args.data_dir, log=args.log,
+        plot=args.plot, context=args.context, data_dir=args.data_dir,
+        options=options.reading(args), log=args.log,
     )  # fmt: skip

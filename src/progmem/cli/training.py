@@ -44,10 +44,10 @@ def _pretrain(args: Namespace) -> None:
         options=options.reading(args), log=log,
     )  # fmt: skip
     if world_and_rank()[1] == 0:
-        model = args.out / "model"
+        model, data = args.out / "model", f"{args.data}{options.reading(args).flags()}"
         log(
-            f"written: {model}; next: progmem embed {model} {args.data} -o embeddings, or progmem "
-            f"classify {args.data} --labels labels.csv --model {model} -o predictions.csv"
+            f"written: {model}; next: progmem embed {model} {data} -o embeddings, or progmem "
+            f"classify {data} --labels labels.csv --model {model} -o predictions.csv"
         )
 
 

@@ -1,7 +1,8 @@
 """How a source is to be read, where the rules of the reader would not do."""
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from progmem.data.arrays import check_layout
@@ -62,6 +63,19 @@ class ReadOptions:
         for name, column in self.columns.items():
             if column is not None:
                 raise InputError(f"{name} names a column, but there is no table, got {source}")
+
+    def or_missing(self, missing: Sequence[float | str]) -> "ReadOptions":
+        """These options, with the values that meant ``missing`` to a model where none are given."""
+        return replace(self, missing=tuple(missing)) if missing and not self.missing else self
+
+    def flags(self) -> str:
+        """What is given, as a command takes it, to be put behind one."""
+        words = []
+        for name, value in self.to_dict().items():
+            flag = f"--{name.replace('_', '-')}"
+            values = value if isinstance(value, list) else [value]
+            words += [flag if one is True else f"{flag}={shlex.quote(f'{one}')}" for one in values]
+        return "".join(f" {word}" for word in words)
 
     def to_dict(self) -> dict[str, Any]:
         """Those that are not at their defaults."""

@@ -14,6 +14,7 @@ from progmem.data.dates import regular_dates
 from progmem.data.forecast_sets import VARIANTS
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.reader import read_with
+from progmem.data.recordings import Recording
 from progmem.data.sets import DatedSeries
 from progmem.errors import InputError
 from progmem.series import as_array
@@ -75,27 +76,46 @@ def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
     return DatedValues(values, columns, index)
 
 
-def read_dated(
+def read_series(
     source: str, data_dir: Path | None = None, options: ReadOptions = BY_RULE
-) -> "pd.DataFrame":
-    """A table indexed by date: a file of one recording with dates, or a data set by its name."""
+) -> "dict[str, pd.DataFrame]":
+    """Tables to forecast, by name: of a file, a folder, or a data set; one alone is called ''.
+
+    Rows are indexed by date, or by the number of the sample where a recording has no dates.
+    """
     import pandas as pd
 
     if source in VARIANTS:
+        if options != BY_RULE:
+            raise InputError(f"{source} is a data set by name; options of reading are for files")
         series = datasets.load(VARIANTS[source].file, data_dir)
         assert isinstance(series, DatedSeries)
         table = pd.DataFrame(series.values, pd.DatetimeIndex(series.dates), list(series.columns))
-        return table if VARIANTS[source].form != "target" else table[[series.target]]
-    if not Path(source).suffix:
+        return {"": table if VARIANTS[source].form != "target" else table[[series.target]]}
+    if not Path(source).suffix and not Path(source).exists():
         raise InputError(
-            f"give a .csv file with a column date, or one of {', '.join(VARIANTS)}; got {source}"
+            f"give a file of recordings, a folder of them, or one of {', '.join(VARIANTS)}; got "
+            f"{source}"
         )
     found = read_with(source, options)
-    if len(found) > 1:
-        raise InputError(f"{source} holds {len(found)} recordings; give a file of one")
-    recording = found[0]
-    if recording.calendar is None:
-        columns = ", ".join(recording.columns[:20])
-        raise InputError(f"{source} has no column 'date'; it has {columns or 'no names'}")
-    dates = recording.calendar.at(np.arange(len(recording.values)))
-    return pd.DataFrame(recording.values, dates, list(recording.columns))
+    if len(found) == 1 and not Path(source).is_dir():
+        return {"": _table(found[0])}
+    undated = [recording.name for recording in found if recording.calendar is None]
+    if 0 < len(undated) < len(found):
+        raise InputError(
+            f"{source}: {undated[0]} has no dates, others have; give them all, or none"
+        )
+    return {recording.name: _table(recording) for recording in found}
+
+
+def _table(recording: Recording) -> "pd.DataFrame":
+    import pandas as pd
+
+    values, calendar = recording.values, recording.calendar
+    one = values.shape[1] == 1
+    columns = recording.columns or (("value",) if one else tuple(map(str, range(values.shape[1]))))
+    index: pd.Index = pd.RangeIndex(len(values), name="sample")
+    # seconds that are no whole number of nanoseconds give dates that are not quite regular
+    if calendar is not None and not isinstance(calendar.step, float):
+        index = calendar.at(np.arange(len(values)))
+    return pd.DataFrame(np.asarray(values, dtype=np.float64), index, list(columns))

@@ -20,7 +20,7 @@ from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import Recording, Recordings, check_channels
 from progmem.data.signals import read_edf, read_miniseed, read_wfdb
 from progmem.data.tables import Split, is_table, split_table, to_pandas
-from progmem.errors import InputError
+from progmem.errors import InputError, RepairableError
 
 MOST_FILES = 2**16  # open at once
 EXTRA = "pip install 'progmem[data]'"
@@ -221,7 +221,10 @@ def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
         return SUFFIXES[kind_of(path)](path, name, options)
     except InputError as error:
         text = str(error).removeprefix(f"{name}: ")
-        raise InputError(text if str(path) in text else f"{path}: {text}") from error
+        text = text if str(path) in text else f"{path}: {text}"
+        if isinstance(error, RepairableError):
+            raise RepairableError(text, option=error.option) from error
+        raise InputError(text) from error
     except ImportError as error:
         package = str(error.name or error).partition(".")[0]
         raise InputError(f"{path} needs {package}: {EXTRA}") from error

@@ -14,7 +14,7 @@ from progmem.data.arrays import Axes
 from progmem.data.dates import Calendar, read_dates, regular_dates
 from progmem.data.options import ReadOptions
 from progmem.data.recordings import Recording
-from progmem.errors import InputError
+from progmem.errors import InputError, RepairableError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CASE_NAMES = ("case", "case_id", "case_index", "series", "series_id", "unique_id")
 TIME_NAMES = ("date", "datetime", "timestamp", "time", "time_index")
 CHANNEL_NAMES = ("channel", "dim_id", "dimension")
+FILL_OPTION, DROP_OPTION = "fill_gaps", "drop_duplicates"  # of `progmem.read`
 FILL = "fill_gaps=True (--fill-gaps) puts rows of NaN there"
 DROP = "drop_duplicates=True (--drop-duplicates) keeps the first"
 
@@ -253,7 +254,9 @@ def _pivot(
         table = table.drop_duplicates([case, time, channel])
     elif len(twice):
         key, when, what = (twice[column].iloc[0] for column in (case, time, channel))
-        raise InputError(f"case {key} has channel {what} twice at {time} {when}; {DROP}")
+        raise RepairableError(
+            f"case {key} has channel {what} twice at {time} {when}; {DROP}", option=DROP_OPTION
+        )
     return table.pivot(index=[case, time], columns=channel, values=value).reset_index()
 
 
@@ -285,8 +288,9 @@ def _in_time(
         table = table[~twice]
     elif twice.any():
         row = int(np.argmax(twice))
-        raise InputError(
-            f"{name}: {time} must increase: row {row}, {table.index[row]}, is there twice; {DROP}"
+        raise RepairableError(
+            f"{name}: {time} must increase: row {row}, {table.index[row]}, is there twice; {DROP}",
+            option=DROP_OPTION,
         )
     if not table.index.is_monotonic_increasing:
         row = int(np.argmin(np.diff(table.index.to_numpy()) > np.zeros(1, np.int64))) + 1
@@ -302,8 +306,9 @@ def _in_time(
         try:
             regular_dates(table.index, len(table))
         except InputError as error:
-            more = f"; {FILL}" if "of NaN" in str(error) and not options.fill_gaps else ""
-            raise InputError(f"{name}: {error}{more}") from error
+            if "of NaN" not in str(error) or options.fill_gaps:
+                raise InputError(f"{name}: {error}") from error
+            raise RepairableError(f"{name}: {error}; {FILL}", option=FILL_OPTION) from error
     if not dated and strict:
         _check_even(table, name, time)
         notes.append(f"{name}: column {time!r} numbers the samples and is no channel")
@@ -316,9 +321,10 @@ def _check_even(table: "pd.DataFrame", name: str, time: str) -> None:
     usual = np.median(steps) if len(steps) else 0
     if len(steps) and steps.max() > 1.5 * usual:
         row = int(np.argmax(steps)) + 1
-        raise InputError(
+        raise RepairableError(
             f"{name}: from {time} {table.index[row - 1]:g} to {table.index[row]:g} (row {row}) "
-            f"samples are missing, the usual step is {usual:g}; {FILL}"
+            f"samples are missing, the usual step is {usual:g}; {FILL}",
+            option=FILL_OPTION,
         )
 
 

@@ -7,6 +7,7 @@ Shapes: R windows of a run, B rows of a batch, L samples of the longest, C chann
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from progmem.series import ChannelStats, Moments, Series, normalise
 MAX_CACHE_BYTES = 2**30  # of the windows that are kept on the device
 CHUNK = 1024  # windows normalised at a time
 VALUES = 2**22  # of recordings that are read at a time
+ALONE = 8  # windows side by side that one recording is cut into where there is no other
+SHORTEST = 16  # samples of such a window
 
 
 class Batch(NamedTuple):
@@ -30,6 +33,18 @@ class Batch(NamedTuple):
     x: Tensor  # (B, L, C), 0 where missing
     observed: Tensor  # (B, L, C)
     lengths: Tensor  # (B,)
+
+
+def cut_alone(recordings: Sequence[Recording], cfg: DataConfig) -> DataConfig:
+    """Settings by which one recording is cut where it would be one row, and is long enough.
+
+    There is nothing that a single row could be told from.
+    """
+    length = len(recordings[0].values)
+    if len(recordings) > 1 or not ALONE * SHORTEST <= length <= cfg.longest:
+        return cfg
+    window = length // ALONE
+    return replace(cfg, longest=window, window=window, hop=window // 2)
 
 
 class TrainingWindows:

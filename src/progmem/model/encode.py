@@ -123,8 +123,12 @@ def encode_in_chunks(
     *,
     moments: Moments,
     chunk: int,
+    advance: Callable[[int], None] = lambda samples: None,
 ) -> None:
-    """Encode ``rows``, of one length, ``chunk`` samples at a time, to rows ``index`` of ``out``."""
+    """Encode ``rows``, of one length, ``chunk`` samples at a time, to rows ``index`` of ``out``.
+
+    ``advance`` is called with the number of samples after each chunk.
+    """
     length = series.lengths[rows[0]]
     backbone = BackboneStream(model, len(rows))
     names = [series.names[row] for row in rows]
@@ -143,6 +147,7 @@ def encode_in_chunks(
             put(target, index, at, part)
         token += final.tokens.shape[1]
         window += final.nonempty.shape[1]
+        advance(len(rows) * (stop - start))
     memory = backbone.blocks[-1].state.memory
     if out.eos is not None and memory is not None:
         out.eos[index] = memory.mean(1).to(out.eos.device)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from progmem import artifact
 from progmem.data.dates import COVARIATES, has_calendar
-from progmem.data.own_series import read_dated
+from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.own_series import read_series
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.files import check_output
@@ -32,9 +33,10 @@ def forecast_files(
     plot: Path | None = None,
     context: int | None = None,
     data_dir: Path | None = None,
+    options: ReadOptions = BY_RULE,
     log: Log | None = print,
 ) -> "pd.DataFrame":
-    """The next samples of a dated .csv file, of each file of a folder, or of a data set.
+    """The next samples of each recording of a file or a folder, or of a data set.
 
     They go to the .csv file ``out``, where that is given, and the fitted forecaster is kept beside
     it. It says how well the last part would have been predicted.
@@ -45,19 +47,28 @@ def forecast_files(
         plot: the picture to draw.
         context: how many samples before the newest one a forecast uses; by default what suits the
             series.
+        options: how files are read.
     """
+    import pandas as pd
+
     for horizon in horizons:  # before anything is trained
         check_count("horizon", horizon)
-    keeps = None if out is None or probe is not None else _kept_as(out, model, source)
-    _check(source, out, probe, plot, context, keeps)
+    _check(source, out, probe, plot, context)
     if log is not None:
         log(f"reading {source} ...")
-    tables = read_series(source, data_dir)
     encoder = None if model is None else load(model, device="auto")
+    if encoder is not None and Path(source).exists():
+        options = options.or_missing(encoder.info.missing)
+    tables = read_series(source, data_dir, options)
+    many = "" not in tables
+    keeps = None if out is None or probe is not None else _kept_as(out, model, many=many)
+    if keeps is not None:
+        _check_kept(keeps)
     if model is not None and encoder is not None:
         for table in tables.values():
             _check_columns(table, source, run_of(model), encoder)
-    many = Path(source).is_dir()
+    if log is not None and not any(isinstance(t.index, pd.DatetimeIndex) for t in tables.values()):
+        log(f"{source} has no dates: predictions are numbered by samples")
     series = tables if many else tables[""]
     if probe is not None:
         forecaster = PMTForecaster.load(probe, encoder)
@@ -76,23 +87,13 @@ def forecast_files(
     if plot is not None:
         _draw(plot, tables, predicted)
     if log is not None:
-        log(_ending(predicted, source, out, plot, keeps or probe, horizons, model))
+        log(_ending(predicted, source, out, plot, keeps or probe, horizons, model, options))
     return predicted
 
 
-def read_series(source: str, data_dir: Path | None = None) -> "dict[str, pd.DataFrame]":
-    """The series of a file or data set, under the name ''; of a folder, those of its files."""
-    if not Path(source).is_dir():
-        return {"": read_dated(source, data_dir)}
-    files = sorted(Path(source).glob("*.csv"))
-    if not files:
-        raise InputError(f"there is no .csv file in the folder {source}")
-    return {file.stem: read_dated(str(file)) for file in files}
-
-
-def _kept_as(out: Path, model: Path | None, source: str) -> Path:
+def _kept_as(out: Path, model: Path | None, *, many: bool) -> Path:
     """Where the fitted forecaster goes: a file without its model, or a folder with all it needs."""
-    single = model is not None and not Path(source).is_dir()
+    single = model is not None and not many
     return out.with_suffix(".safetensors" if single else ".forecaster")
 
 
@@ -102,7 +103,6 @@ def _check(
     probe: Path | None,
     plot: Path | None,
     context: int | None,
-    keeps: Path | None,
 ) -> None:
     """Refuse what cannot end well, before anything is read or trained."""
     if probe is not None and context is not None:
@@ -117,9 +117,13 @@ def _check(
         if plot.suffix not in (".png", ".pdf", ".svg"):
             raise InputError(f"--plot must name a .png, .pdf or .svg file, got {plot}")
         check_output(plot, Path(source))
-    if keeps is not None and keeps.suffix == ".safetensors":
+
+
+def _check_kept(keeps: Path) -> None:
+    """Refuse to put a forecaster where something else is."""
+    if keeps.suffix == ".safetensors":
         artifact.check_replaceable(keeps, "forecaster")
-    elif keeps is not None:
+    else:
         kept.check_folder(keeps)
 
 
@@ -162,9 +166,12 @@ def _ending(
     forecaster: Path | None,
     horizons: Sequence[int],
     model: Path | None,
+    options: ReadOptions,
 ) -> str:
     """One line: what was written, and what a user would do next."""
-    ahead = " ".join(map(str, horizons))
+    import pandas as pd
+
+    ahead = " ".join(map(str, horizons)) + options.flags()
     needs = f" --model {model}" if model is not None else ""
     files = ", ".join(str(file) for file in (out, plot) if file is not None)
     if out is None:
@@ -172,9 +179,10 @@ def _ending(
         return (
             f"{wrote}to keep predictions: progmem forecast {source} --horizon {ahead} -o next.csv"
         )
-    dates = predicted.index.get_level_values(-1)
+    when = predicted.index.get_level_values(-1)
+    sample = "" if isinstance(when, pd.DatetimeIndex) else "sample "
     return (
-        f"written: {files} ({len(predicted)} rows from {dates.min()} to {dates.max()}); when there "
-        f"are newer samples: progmem forecast {source} --horizon {ahead}{needs} --probe "
+        f"written: {files} ({len(predicted)} rows from {sample}{when.min()} to {when.max()}); when "
+        f"there are newer samples: progmem forecast {source} --horizon {ahead}{needs} --probe "
         f"{forecaster} -o {out}"
     )

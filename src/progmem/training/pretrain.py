@@ -18,7 +18,7 @@ from progmem.config import LossConfig, ModelConfig, RunConfig
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import ChannelInfo, Recording, Recordings, summarise
 from progmem.data.source import open_source
-from progmem.data.windows import TrainingWindows, fetch_from
+from progmem.data.windows import ALONE, SHORTEST, TrainingWindows, cut_alone, fetch_from
 from progmem.errors import ConfigError, InputError
 from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
@@ -69,8 +69,8 @@ def model_for(rows: TrainingWindows, cfg: RunConfig) -> ModelConfig:
         raise InputError(
             "training needs at least 2 rows to tell apart, got 1 of shape "
             f"{tuple(rows.recordings[0].values.shape)}: one recording (time, channels)? "
-            "Several are (series, time, channels); one is cut into rows by a data.longest and "
-            "data.window below its length"
+            f"Several are (series, time, channels); one needs {ALONE * SHORTEST} samples or more, "
+            "or a data.longest and data.window below its length"
         )
     if cfg.views.hide and not model_cfg.mask_vector:
         raise ConfigError("model.mask_vector is false, but views.hide needs it: leave it out")
@@ -115,7 +115,8 @@ def pretrain(
         )
     else:
         recordings, noted = source, {}
-    rows = TrainingWindows(recordings, cfg.data)
+    data = cut_alone(recordings, cfg.data)
+    rows = TrainingWindows(recordings, data)
     length = int(rows.length.median())
     begun = run_folder.read_settings(out)
     cfg = fill_defaults(cfg, length, device=choose_device(cfg), begun=begun)
@@ -137,6 +138,11 @@ def pretrain(
         log(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "
             "arrays are (series, time, channels), are the last two swapped?"
+        )
+    if log is not None and data != cfg.data:
+        log(
+            f"one recording alone is cut into {len(rows)} rows of {length} samples; if it is "
+            "several, (series, time, channels), say so by layout"
         )
     if log is not None and rows.all_overlap:
         log(

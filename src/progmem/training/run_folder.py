@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +124,8 @@ def read_as_trained(
     What the model itself knows (``info``) counts; one of an earlier version knows nothing, and the
     run in ``folder`` is asked.
     """
-    if info.missing and not options.missing:
-        options = replace(options, missing=info.missing)
     calendar = info.has_calendar if info.columns else reads_calendar(folder)
-    recordings = open_files(path, options, covariates=calendar)
+    recordings = open_files(path, options.or_missing(info.missing), covariates=calendar)
     check_columns(recordings, folder)
     check_order("the model", info.columns, recordings)
     return recordings
