@@ -6,6 +6,7 @@ written last and holds the sha256 of the head, so that all are of one save.
 Shapes: R series, Y classes.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
 from progmem.probes.own_data import POOLING, LabelProbe
+from progmem.provenance import digests, history_of, seen_in
 from progmem.training import classifier as sequence_classifier
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import choose_device
@@ -232,6 +234,20 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         """The likeliest class of each series of X, (cases,)."""
         likely = self.predict_proba(X)
         return self.classes_[likely.argmax(1)]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The accuracy on series and their labels; series whose labels were learnt are told of."""
+        check_is_fitted(self, "finetuned_")
+        head = self.network_ if self.finetuned_ else self.probe_
+        found = digests(cases_of(self, X, fitting=False))
+        known = np.isin(found, head.learnt) | seen_in(history_of(self._encoder()), found).labels
+        if known.any():
+            warnings.warn(
+                f"the labels of {known.sum()} of these {len(known)} series were learnt, so their "
+                "accuracy says nothing about others",
+                stacklevel=2,
+            )
+        return super().score(X, y, sample_weight)
 
     def save(self, folder: str | Path) -> None:
         """Write the network, the head and the parameters, without pickle; `load` reads them."""

@@ -89,7 +89,7 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     assert main(probe) == 2
     assert "official split of Wafer" in capsys.readouterr().err
     assert main(probe[:-2]) == 2
-    assert "wafer/model was trained on labels of Wafer" in capsys.readouterr().err
+    assert "with the labels of 24 of the 70 series of Wafer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pre
     with pytest.raises(ConfigError, match="begun on made after recordings without a name, not on"):
         finetune(made(), start, config("model.dropout=0.2"), log=None)
     moved = [r._replace(values=r.values + 1) for r in made().recordings]
-    with pytest.raises(ConfigError, match="begun with other data: means and scales differ"):
+    with pytest.raises(ConfigError, match="other data: means and scales, content differ"):
         finetune(made()._replace(recordings=moved), start, cfg, pretrained=pretrained, log=None)
     other = shutil.copytree(pretrained, tmp_path / "other")
     model = progmem.load(other / "model")

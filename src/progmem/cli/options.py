@@ -111,6 +111,15 @@ def add_labels(parser: Any, what: str, **options: Any) -> None:
     )
 
 
+def add_allow_seen_labels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--allow-seen-labels",
+        action="store_true",
+        help="score a model on labels it was trained with, and mark these scores; by default it is "
+        "refused",
+    )
+
+
 READING = {  # what `progmem.read` takes, as options of every command that reads own files
     "layout": "what the axes of arrays and tables are, such as series,channels,time",
     "case": "column that names the case, in a long table",

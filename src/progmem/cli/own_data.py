@@ -78,6 +78,7 @@ def add_classify(commands: Any) -> None:
         "classify with what an earlier call fitted, in place of --labels: the .safetensors file "
         "beside its predictions, or the folder of a finetuned run",
     )
+    options.add_allow_seen_labels(parser)
     parser.add_argument(
         "--predict",
         type=Path,
@@ -104,7 +105,7 @@ def _classify(args: Namespace) -> None:
     classify_files(
         args.data, args.out, model=args.model, labels=args.labels, probe=args.probe,
         predict=args.predict, pooling=args.pooling, log=args.log,
-        options=options.reading(args),
+        options=options.reading(args), allow_seen_labels=args.allow_seen_labels,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ def add_probe(commands: Any) -> None:
         help="how many labels to train on: shares such as 5%%, or numbers per class; by default "
         "1%% 5%%",
     )
+    options.add_allow_seen_labels(parser)
     options.add_data_dir(parser)
     options.add_split(parser)
     options.add_quiet(parser)
@@ -77,7 +78,7 @@ def _classify(args: Namespace) -> None:
     shares = [parse_amount(text) for text in args.label_share]
     evaluate_classification(
         args.model, args.set, args.out, data_dir=args.data_dir, split=args.split,
-        label_shares=shares, log=args.log or silent,
+        label_shares=shares, allow_seen_labels=args.allow_seen_labels, log=args.log or silent,
     )  # fmt: skip
 
 

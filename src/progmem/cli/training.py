@@ -70,6 +70,7 @@ def add_finetune(commands: Any) -> None:
         help="folder of a pretrained run to start from; by default from scratch",
     )
     options.add_labels(parser, "labels of the recordings (a data set has its own)")
+    options.add_allow_seen_labels(parser)
     parser.add_argument(
         "--label-share",
         metavar="SHARE",
@@ -110,7 +111,8 @@ def _finetune(args: Namespace) -> None:
     found = finetune(
         args.data, args.out, cfg, y=args.labels, pretrained=args.pretrained,
         data_dir=args.data_dir, split=args.split, result=args.result,
-        options=options.reading(args), log=args.log or silent,
+        allow_seen_labels=args.allow_seen_labels, options=options.reading(args),
+        log=args.log or silent,
     )  # fmt: skip
     if found.result and args.log is not None:  # the first of several processes has it
         print(f"\n{finetune_table([found.result])}\n")

@@ -4,20 +4,11 @@ Shapes: L samples, C channels.
 """
 
 import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 CHUNK = 2**17  # numbers that are hashed at a time, so that mapped files stay on the disk
-
-
-def content_hash_of_all(recordings: Iterable[Any]) -> str:
-    """One digest of the values of several recordings, in their order."""
-    digest = hashlib.sha256()
-    for recording in recordings:
-        digest.update(content_hash(recording.values).encode())
-    return digest.hexdigest()
 
 
 def content_hash(values: Any) -> str:

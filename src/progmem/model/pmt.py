@@ -37,6 +37,7 @@ from progmem.model.encode import (
 from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops import cuda_graphs
+from progmem.provenance import History
 from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
 
 SERIES_AT_ONCE = 64  # of a batch; more on a GPU, where short series cost mostly launches
@@ -64,6 +65,7 @@ class PMT(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.info = ChannelInfo()  # of what it was trained on
+        self.history: History | None = ()  # its trainings; None if saved by 0.1.0, which kept none
         self.stats = ChannelStats(cfg.channels)
         self.feature_stats = FeatureStatsBuffers(cfg.dim, cfg.channels)  # forward does not use it
         self.tokenizer = Tokenizer(cfg)

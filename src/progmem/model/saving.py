@@ -16,6 +16,7 @@ from progmem.data.recordings import ChannelInfo
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
 from progmem.features import FeatureStats
 from progmem.files import UNFINISHED, remove_leftovers
+from progmem.provenance import History, TrainedOn
 
 if TYPE_CHECKING:
     from progmem.model.pmt import PMT
@@ -37,6 +38,8 @@ def save(model: "PMT", folder: Path) -> str:
     note: dict[str, Any] = {"config": model.cfg.to_dict()}
     if model.info != ChannelInfo():
         note["data"] = model.info._asdict()
+    if model.history is not None:
+        note["trained_on"] = [training.to_note() for training in model.history]
     sha256 = artifact.write(folder / FILE, "model", model.state_dict(), note)
     for path in folder.iterdir():
         if legacy.is_model_file(path.name):
@@ -147,7 +150,7 @@ def build(found: Artifact, folder: Path) -> "PMT":
             artifact.check_tensors(tensors, shapes, unread)
             model = PMT(cfg).to(dtype)
         model.load_state_dict(tensors)
-        model.info = _read_info(found, unread)
+        model.info, model.history = _read_info(found, unread), _read_history(found, unread)
     except ArtifactError as error:
         raise ModelFolderError(str(error)) from error
     except (ConfigError, RuntimeError, OverflowError, TypeError) as error:
@@ -164,3 +167,11 @@ def _read_info(found: Artifact, where: str) -> ChannelInfo:
     columns, units = (artifact.noted(note, n, list, where, of=str) for n in ("columns", "units"))
     missing = artifact.noted(note, "missing", list, where, of=(str, float, int))
     return ChannelInfo(tuple(columns), tuple(units), rate, tuple(missing))
+
+
+def _read_history(found: Artifact, where: str) -> History | None:
+    """What a model was trained on; None for one of an earlier version, which does not say."""
+    if "trained_on" not in found.note:
+        return None
+    trainings = artifact.noted(found.note, "trained_on", list, where)
+    return tuple(TrainedOn.from_note(training, where) for training in trainings)

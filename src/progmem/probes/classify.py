@@ -30,6 +30,13 @@ from progmem.pooling import POOLINGS, feature_stats_for, pool
 from progmem.probes import logistic
 from progmem.probes.logistic import fit_logistic
 from progmem.progress import Log, progress
+from progmem.provenance import (
+    check_labels_unseen,
+    check_test_series,
+    digests,
+    history_of,
+    labels_learnt,
+)
 
 
 def untrained_copy(model: PMT, seed: int = 0) -> PMT:
@@ -171,22 +178,41 @@ def probe_set(
     seeds: Sequence[int] = SEEDS,
     poolings: Sequence[str] = POOLINGS,
     heads: Sequence[str] = HEADS,
+    allow_seen_labels: bool = False,
     log: Log | None = None,
 ) -> dict[str, Any]:
     """Every score of an encoder on a set, and the labelled rows of every draw, for a json file.
 
     Nothing but the frozen encoder, feature statistics and fitted heads is applied to test series.
+    An encoder that has seen test series is refused; one that has learnt labels of the set too,
+    unless they are allowed, and then their number is noted.
     """
     train_x, test_x = (x.transpose(0, 2, 1) for x in (data.X_train, data.X_test))  # (R, L, C)
+    known = check_unseen(encoder, data, allow_seen_labels=allow_seen_labels)
     stats = feature_stats_for(encoder, train_x) if "all" in poolings else None
     count = len(train_x) + len(test_x)
     with progress(f"encoding {count} series", count, log=log) as advance:
         train, test = (
             pool(encoder, x, poolings, stats=stats, advance=advance) for x in (train_x, test_x)
         )
-    return probe_features(
+    found = probe_features(
         train, test, data, label_shares=label_shares, seeds=seeds, heads=heads, log=log
     )
+    return {**found, "labels_seen": known} if known else found
+
+
+def check_unseen(encoder: Any, data: LabelledSet, *, allow_seen_labels: bool) -> int:
+    """How many labels of a set an encoder has learnt; refused unless that is allowed.
+
+    One that has seen test series is refused always.
+    """
+    history = history_of(encoder)
+    if not history:
+        return 0
+    train, test = (digests(x.transpose(0, 2, 1)) for x in (data.X_train, data.X_test))
+    check_test_series(history, train, test, name=data.name, split=data.split)
+    known = labels_learnt(history, data.name, np.concatenate([train, test]))
+    return check_labels_unseen(known, f"series of {data.name}", allow=allow_seen_labels)
 
 
 def probe_features(

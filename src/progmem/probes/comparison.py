@@ -23,6 +23,7 @@ from progmem.data.labels import draw_labels
 from progmem.errors import InputError
 from progmem.probes.logistic import coordinates_of, fit_logistic
 from progmem.progress import Advance
+from progmem.provenance import Seen
 from progmem.series import as_float64
 
 FOLDS, MAX_REPEATS = 5, 5
@@ -123,6 +124,14 @@ class Comparison(NamedTuple):
     independent: int  # scored series, or recordings that they were cut from
     how: str  # the series were scored, or why they were not
     folds: np.ndarray | None = None  # (R, n), the fold of each series; None if they were held out
+    scored: int = 0  # series
+    seen: int = 0  # of them the trained network has seen, with or without their labels
+    labels_seen: int = 0  # of them it has learnt the labels: its scores say nothing about others
+
+    def marked(self, seen: Seen) -> "Comparison":
+        """With what the trained network knows of the scored series."""
+        rows, labels = (int(known.sum()) for known in seen)
+        return self._replace(scored=len(seen.rows), seen=rows, labels_seen=labels)
 
     def accuracy(self, name: str) -> float:
         return float(self.outcomes[name].correct.mean())
@@ -158,6 +167,12 @@ class Comparison(NamedTuple):
         """Whether training pays: that without labels, or, if there was none, that with labels."""
         if not self.outcomes:
             return f"the accuracy and whether pretraining pays cannot be told here: {self.how}"
+        if self.labels_seen:
+            return (
+                f"LABELS SEEN: the network was trained with the labels of {self.labels_seen} of "
+                f"these {self.scored} series before, so its accuracy says nothing about others, "
+                "and whether pretraining pays cannot be told"
+            )
         if "trained" in self.outcomes:
             return does_it_pay(*self.gain("trained"))
         return does_it_pay(*self.gain("finetuned"), what="training on the labels")
@@ -170,20 +185,36 @@ class Comparison(NamedTuple):
         for name, outcome in self.outcomes.items():
             low, high = (f"{100 * end:.1f}" for end in self.interval(name))
             accuracy, loss = 100 * self.accuracy(name), outcome.log_loss.mean()
-            rows.append((name, f"{accuracy:.1f}", f"{low} to {high}", f"{loss:.2f}"))
+            knows = self.labels_seen and name in ("trained", "finetuned")
+            rows.append(
+                (
+                    f"{name}, LABELS SEEN" if knows else name,
+                    f"{accuracy:.1f}",
+                    f"{low} to {high}",
+                    f"{loss:.2f}",
+                )
+            )
         one_head = "finetuned" not in self.outcomes
+        width = max(14, *(len(row[0]) for row in rows))
         return [
             f"{self.how}, by one logistic regression{'' if one_head else ' where not finetuned'}:",
-            *(f"  {row[0]:14}" + "".join(f"{cell:>16}" for cell in row[1:]) for row in rows),
+            *(f"  {row[0]:{width}}" + "".join(f"{cell:>16}" for cell in row[1:]) for row in rows),
             *(f"  {name} was left out: {why}" for name, why in self.left_out.items()),
             "raw values and MiniRocket see series resampled to one length, gaps interpolated",
+            *([self._seen_line()] if self.seen and not self.labels_seen else []),
             self.sentence(),
         ]
+
+    def _seen_line(self) -> str:
+        return f"the trained network has seen {self.seen} of these {self.scored} series, unlabelled"
 
     def to_dict(self) -> dict[str, Any]:
         """What is kept in a result."""
         return {
             "how": self.how,
+            "scored": self.scored,
+            "seen_without_labels": self.seen - self.labels_seen,
+            "labels_seen": self.labels_seen,
             "left_out": self.left_out,
             "scores": {
                 name: {

@@ -31,6 +31,7 @@ from progmem.probes.comparison import (
 )
 from progmem.probes.logistic import FittedLogistic, fit_logistic
 from progmem.progress import Log, progress
+from progmem.provenance import NONE, Seen, check_labels_unseen, digests, pack, seen_by, unpack
 
 POOLING = "all"  # by default
 
@@ -55,6 +56,7 @@ class LabelProbe:
     mean: np.ndarray  # (D,), of the features
     scale: np.ndarray  # (D,)
     head: FittedLogistic
+    learnt: np.ndarray  # digests of the series whose labels it learnt
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class LabelProbe:
         self.mean, self.scale = scaler.mean_, scaler.scale_
         self.features, self.y, self.known = self._scaled(features[known]), labels, known
         self.head = fit_logistic(self.features, self.y)
+        self.learnt = digests(np.asarray(x[i]) for i in np.flatnonzero(known))
         return self
 
     def predict(self, x: Any) -> Prediction:
@@ -123,7 +126,7 @@ class LabelProbe:
         note = {
             "encoder": fingerprint(self.encoder), "pooling": self.pooling,
             "columns": list(self.columns), "classes": head.classes.tolist(),
-            "smoothing": head.smoothing,
+            "smoothing": head.smoothing, "learnt": pack(self.learnt),
         }  # fmt: skip
         artifact.write(path, "label probe", tensors, note)
 
@@ -149,10 +152,12 @@ class LabelProbe:
                 raise ArtifactError(f"{where}: it has pooling {pooling!r}")
             feature_stats = _pop_feature_stats(found, path) if pooling == "all" else None
             head = _read_head(found, where)
+            learnt = unpack(note, "learnt", where) if "learnt" in note else NONE
         except ArtifactError as error:
             raise InputError(str(error)) from error
         probe = cls(encoder, pooling=pooling, columns=columns)
         probe.head, probe.feature_stats = head, feature_stats
+        probe.learnt = learnt
         probe.mean, probe.scale = (found.tensors[name].numpy() for name in ("mean", "scale"))
         return probe
 
@@ -210,14 +215,21 @@ def fingerprint(encoder: Encoder) -> str:
 
 
 def compare_on_labels(
-    probe: LabelProbe, x: Sequence[Any], *, recordings: np.ndarray | None = None
+    probe: LabelProbe,
+    x: Sequence[Any],
+    *,
+    recordings: np.ndarray | None = None,
+    allow_seen_labels: bool = False,
 ) -> Comparison:
     """A fitted probe beside what it is worth comparing with, on its labelled series ``x``.
 
     Each is predicted from the others. Of more than `MAX_SERIES` some are drawn; series of one of
-    the ``recordings`` (B,) stay together.
+    the ``recordings`` (B,) stay together. An encoder that has learnt labels of ``x`` is refused,
+    or with ``allow_seen_labels`` its scores are marked.
     """
     log = probe.log
+    seen = seen_by(probe.encoder, x)
+    check_labels_unseen(seen.labels, "labelled series", allow=allow_seen_labels)
     chosen = at_most(probe.y)
     x, y = [x[i] for i in chosen], probe.y[chosen]
     recordings = None if recordings is None else recordings[chosen]
@@ -235,9 +247,10 @@ def compare_on_labels(
     with progress(
         "predicting each label from the others", len(features) * folds.size, log=log
     ) as advance:
-        return compare_by_folds(
+        found = compare_by_folds(
             features, y, folds, recordings=recordings, left_out=left_out, advance=advance
         )
+    return found.marked(seen)
 
 
 def compare_on_held_out(
@@ -246,8 +259,16 @@ def compare_on_held_out(
     y: np.ndarray,
     test: Sequence[Any],
     test_y: np.ndarray,
+    *,
+    allow_seen_labels: bool = False,
 ) -> Comparison:
-    """Frozen encoders, raw values and MiniRocket: ``test`` is predicted from labelled series."""
+    """Frozen encoders, raw values and MiniRocket: ``test`` is predicted from labelled series.
+
+    Encoders that have learnt labels of ``test`` are treated as by `compare_on_labels`.
+    """
+    knows = [seen_by(encoder, test) for encoder in encoders.values()]
+    seen = Seen(*(np.any([getattr(one, f) for one in knows], axis=0) for f in Seen._fields))
+    check_labels_unseen(seen.labels, "series held out", allow=allow_seen_labels)
     chosen = at_most(y)
     x, y = [x[i] for i in chosen], y[chosen]
     pairs = {}
@@ -256,4 +277,4 @@ def compare_on_held_out(
         pairs[name] = (probe.features, probe.scaled_features(test))
     baselines, left_out = baseline_features(x, test)
     pairs |= {name: (parts[0], parts[1]) for name, parts in baselines.items()}
-    return compare_held_out(pairs, y, test_y, left_out=left_out)
+    return compare_held_out(pairs, y, test_y, left_out=left_out).marked(seen)

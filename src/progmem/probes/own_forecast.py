@@ -16,6 +16,7 @@ from progmem.forecasting import kept
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
 from progmem.progress import Log
+from progmem.provenance import digests, history_of, seen_in
 from progmem.series import check_count
 from progmem.training.run_folder import check_columns, columns_before, run_of
 
@@ -70,6 +71,13 @@ def forecast_files(
     if log is not None and not any(isinstance(t.index, pd.DatetimeIndex) for t in tables.values()):
         log(f"{source} has no dates: predictions are numbered by samples")
     series = tables if many else tables[""]
+    if log is not None and encoder is not None:
+        known = seen_in(history_of(encoder), digests([t.to_numpy() for t in tables.values()])).rows
+        if known.any():
+            log(
+                f"the model was trained on {known.sum()} of these {len(known)} series, their last "
+                "part too: errors of the encoder are too small by as much as that helps"
+            )
     if probe is not None:
         forecaster = PMTForecaster.load(probe, encoder)
         forecaster.verbose = log is not None

@@ -9,7 +9,7 @@ from sklearn.utils.extmath import softmax
 
 from progmem import artifact
 from progmem.config import read_config
-from progmem.data.labels import label_series, origins_of
+from progmem.data.labels import drop_missing_labels, label_series, origins_of
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
@@ -18,9 +18,10 @@ from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.probes.own_data import POOLING, LabelProbe, Prediction, compare_on_labels
 from progmem.progress import Log
+from progmem.provenance import check_labels_unseen, seen_by
 from progmem.series import Series
 from progmem.training.classifier import SequenceClassifier
-from progmem.training.run_folder import read_as_trained, run_of
+from progmem.training.run_folder import history_in, read_as_trained, run_of
 
 
 def classify_files(
@@ -33,6 +34,7 @@ def classify_files(
     predict: Path | None = None,
     pooling: str | None = None,
     options: ReadOptions = BY_RULE,
+    allow_seen_labels: bool = False,
     log: Log | None = print,
 ) -> Prediction | None:
     """Fit a probe on the series of ``data`` that have labels, predict, and say how good it is.
@@ -50,6 +52,8 @@ def classify_files(
             fitted, and the series of ``data`` are predicted.
         pooling: one of `POOLINGS`, by default `POOLING`.
         options: how the files of recordings are read.
+        allow_seen_labels: whether a model may have been trained with these labels. Its scores are
+            marked then; by default it is refused.
     """
     _check(data, out, labels=labels, probe=probe, predict=predict, pooling=pooling, model=model)
     if model is None and probe is not None:
@@ -77,6 +81,11 @@ def classify_files(
         return prediction
     check_order(str(data), columns_of(recordings), targets)
     columns = columns_of(recordings)
+    assert y is not None
+    known = [recordings[i] for i in np.flatnonzero(drop_missing_labels(y)[0])]
+    series = [recording.values for recording in known]
+    encoder.history = history_in(run, encoder)
+    check_labels_unseen(seen_by(encoder, series).labels, "labelled series", allow=allow_seen_labels)
     fitted = LabelProbe(encoder, pooling=pooling or POOLING, columns=columns, log=log)
     fitted.fit([r.values for r in recordings], y)
     if log is not None:
@@ -88,8 +97,9 @@ def classify_files(
         fitted.save(kept)
         _write(out, names, predicted)
     if log is not None:  # last, since it may take the longest, and is only told
-        known = [recordings[i] for i in np.flatnonzero(fitted.known)]
-        found = compare_on_labels(fitted, [r.values for r in known], recordings=origins_of(known))
+        found = compare_on_labels(
+            fitted, series, recordings=origins_of(known), allow_seen_labels=allow_seen_labels
+        )
         log("\n".join(found.lines()))
         if out is None:
             log("nothing was written; give -o predictions.csv to keep predictions")

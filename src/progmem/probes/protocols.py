@@ -11,23 +11,22 @@ from typing import Any
 from progmem.config import Amount
 from progmem.data.datasets import load_labelled
 from progmem.data.forecast_sets import HORIZONS, forecast_set
-from progmem.errors import InputError
 from progmem.files import check_result_file
 from progmem.model.saving import gpu_or_cpu, load
 from progmem.probes import cue
-from progmem.probes.classify import LABEL_SHARES, SEEDS, probe_set, untrained_copy
+from progmem.probes.classify import (
+    LABEL_SHARES,
+    SEEDS,
+    check_unseen,
+    probe_set,
+    untrained_copy,
+)
 from progmem.probes.forecast import PADDING, forecast_origins, probe_forecast
 from progmem.progress import Log
 from progmem.report import record
 from progmem.report.record import RESULTS
 from progmem.report.tables import classification_table, cue_table, forecast_table
-from progmem.training.run_folder import (
-    check_unseen,
-    read_settings,
-    read_source,
-    run_of,
-    trained_on,
-)
+from progmem.training.run_folder import history_in, read_settings, read_source, run_of
 
 
 def evaluate_classification(
@@ -38,30 +37,31 @@ def evaluate_classification(
     data_dir: Path | None = None,
     split: str = "official",
     label_shares: Sequence[Amount] = LABEL_SHARES,
+    allow_seen_labels: bool = False,
     log: Log = print,
 ) -> dict[str, Any]:
     """Accuracy and F1 from a few labels of the set ``name``.
 
+    A model that has learnt labels of the set is refused, or marked if these are allowed; one that
+    has seen test series is refused.
     The result goes to ``out``, by default results/classify/SET.json.
     """
     out = RESULTS / "classify" / f"{name}.json" if out is None else out
     check_result_file(out)
     data = load_labelled(name, data_dir, split=split)
-    check_unseen(model_folder, name, split)
-    if any(
-        seen.get("name") == name and seen["labels"] for seen in trained_on(run_of(model_folder))
-    ):
-        raise InputError(
-            f"{model_folder} was trained on labels of {name}: a probe of few would know them all; "
-            "its own scores are in result.json"
-        )
     pair = ModelPair(model_folder)
     rows = []
     for kind, encoder in pair.encoders:
         log(f"{name}, {kind}: {len(data.y_train) + len(data.y_test)} series")
         rows.append(
-            {"encoder": kind} | probe_set(encoder, data, label_shares=label_shares, log=log)
-        )
+            {"encoder": kind}
+            | probe_set(
+                encoder, data, label_shares=label_shares, log=log,
+                allow_seen_labels=allow_seen_labels,
+            )
+        )  # fmt: skip
+        if rows[-1].get("labels_seen"):
+            rows[-1]["encoder"] += ", LABELS SEEN"
     labelled, again = (row.pop("labelled_rows") for row in rows)
     assert labelled == again
     result = pair.write_result(out, rows, label_seeds=list(SEEDS), labelled_rows=labelled)
@@ -88,8 +88,8 @@ def evaluate_cue(
         out = RESULTS / "cue" / f"{name}-{model_folder.resolve().parent.name}.json"
     check_result_file(out)
     data = load_labelled(name, data_dir, split=split)
-    check_unseen(model_folder, name, split)
     pair = ModelPair(model_folder)
+    check_unseen(pair.model, data, allow_seen_labels=True)  # no label is read here
     series = data.X_test.transpose(0, 2, 1)  # (R, L, C)
     rows = []
     for kind, encoder in pair.encoders:
@@ -147,6 +147,7 @@ class ModelPair:
         settings = read_settings(run)
         self._seeds = [settings["train"]["seed"]] if settings else None  # None: not a run's model
         self.model = load(folder, device=self._device)
+        self.model.history = history_in(run, self.model)
         source = read_source(run)
         self._config = {"model": self.model.cfg.to_dict(), "source": source, "run": settings}
         untrained = untrained_copy(self.model, self._seeds[0] if self._seeds else 0)

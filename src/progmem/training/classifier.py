@@ -16,6 +16,7 @@ from progmem.errors import ArtifactError, ModelFolderError
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed, pool
+from progmem.provenance import NONE, pack, unpack
 from progmem.training.distributed import call_with_cast_weights
 
 FILE = "head.safetensors"
@@ -29,6 +30,7 @@ class SequenceClassifier(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.classes, self.only_head = encoder, classes, only_head
+        self.learnt = NONE  # digests of the series whose labels it learns
         self.head = nn.Linear(encoder.cfg.dim, len(classes))
         nn.init.zeros_(self.head.weight)  # no class is preferred, and nothing is drawn
         nn.init.zeros_(self.head.bias)
@@ -69,7 +71,10 @@ class SequenceClassifier(nn.Module):
         if not isinstance(self.encoder, PMT):
             return
         self.encoder.save(folder / "model")
-        note = {"classes": list(self.classes), "encoder": saving.weights_sha256(self.encoder)}
+        note = {
+            "classes": list(self.classes), "encoder": saving.weights_sha256(self.encoder),
+            "learnt": pack(self.learnt),
+        }  # fmt: skip
         artifact.write(folder / FILE, "classifier head", self.head.state_dict(), note)
         (folder / legacy.HEAD_NOTE).unlink(missing_ok=True)  # it no longer counts
 
@@ -89,6 +94,7 @@ class SequenceClassifier(nn.Module):
             if bias.shape != (len(classes),) or not bias.is_floating_point():
                 raise ArtifactError(f"{where} has {len(classes)} classes and not as many outputs")
             found = cls(encoder, tuple(classes), only_head=False)
+            found.learnt = unpack(head.note, "learnt", where) if "learnt" in head.note else NONE
             found.head.to(bias.dtype)
             artifact.check_tensors(head.tensors, found.head.state_dict(), where)
         except ArtifactError as error:

@@ -5,7 +5,6 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, Y classes
 
 import hashlib
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from sklearn.metrics import f1_score
 from sklearn.utils.extmath import softmax
 from torch import Tensor, nn
 
+from progmem import provenance
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.config import FinetuneConfig, finetune_config
 from progmem.data.labels import (
@@ -39,6 +39,15 @@ from progmem.pooling import check_observed
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import Comparison, Outcome
 from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
+from progmem.provenance import (
+    TrainedOn,
+    check_labels_unseen,
+    check_test_series,
+    digest_of,
+    digests_of,
+    history_of,
+    labels_learnt,
+)
 from progmem.report import record
 from progmem.series import ChannelStats, Series
 from progmem.training import randomness, run_folder
@@ -67,6 +76,7 @@ def finetune(
     split: str = "official",
     result: Path | None = None,
     options: ReadOptions = BY_RULE,
+    allow_seen_labels: bool = False,
     log: Log | None = print,
 ) -> Finetuned:
     """Train on labels from scratch or from a run; ``out`` then holds model/, a head and a result.
@@ -78,6 +88,9 @@ def finetune(
     out are scored in their place, and the test rows not at all.
 
     Own series are also classified by what costs less: frozen encoders, raw values and MiniRocket.
+
+    A network before that has learnt labels which are scored here, or which are said not to be
+    used, is refused; with ``allow_seen_labels`` the scores are marked.
 
     The same call on a folder whose run was interrupted resumes from its last good checkpoint.
     The scores are written to ``out``/result.json, and to ``result`` where that is given.
@@ -109,7 +122,11 @@ def finetune(
     stats = ChannelStats(known.channels)
     known.set_statistics(stats)
     check_finite(data.all_recordings())  # what is only scored too: before anything is trained
-    encoder = _first_encoder(cfg, known, stats, pretrained, data.source)
+    encoder = _first_encoder(cfg, known, stats, pretrained)
+    digests = digests_of(data.recordings)
+    learnt_before = 0
+    if pretrained is not None:
+        learnt_before = _check_seen(encoder, data, digests, parts, allow=allow_seen_labels)
     if columns_of(data.recordings):
         encoder.info = ChannelInfo.of(data.recordings, options.missing)
     names = [r.name for r in data.recordings]
@@ -121,16 +138,19 @@ def finetune(
     began = time.perf_counter()
     if not fabric.is_global_zero:
         return Finetuned(
-            _train(fabric, known, learnt, stats, encoder, data, parts, out, cfg, log=None), {}
+            _train(fabric, known, learnt, stats, encoder, data, digests, parts, out, cfg, None), {}
         )
     with run_folder.locked(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
         run_folder.settle_source(out, {**data.source, **after}, data.recordings)
         config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
         run_folder.settle_config(out, config, whole=finetune_config)
-        classifier = _train(fabric, known, learnt, stats, encoder, data, parts, out, cfg, log)
+        classifier = _train(
+            fabric, known, learnt, stats, encoder, data, digests, parts, out, cfg, log
+        )
         classifier.save(out)
         row = _score(classifier, data, parts, cfg, pretrained is not None)
+        row |= {"labels_seen_before": learnt_before} if learnt_before else {}
         comparison = None if y is None else _compare(classifier, data, parts, pretrained)
         results = {
             "config": config,
@@ -153,7 +173,6 @@ def _first_encoder(
     rows: TrainingWindows,
     stats: ChannelStats,
     pretrained: Path | None,
-    noted: Mapping[str, str],
 ) -> PMT | VanillaTransformer:
     """The network before the first step."""
     if pretrained is None:
@@ -171,9 +190,8 @@ def _first_encoder(
         run = pretrained.parent
         hint = f"; did you mean {run}?" if (run / "model").is_dir() else ""
         raise ConfigError(f"--from must name the folder of a finished run, got {pretrained}{hint}")
-    if "name" in noted and "split" in noted:
-        run_folder.check_unseen(pretrained / "model", noted["name"], noted["split"])
     model = saving.load(pretrained / "model")
+    model.history = run_folder.history_in(pretrained, model)
     for name, value in cfg.run.model.items():
         if getattr(model.cfg, name) != value:
             raise ConfigError(
@@ -181,6 +199,21 @@ def _first_encoder(
                 f"{value}; leave it out, or train from scratch without --from"
             )
     return model
+
+
+def _check_seen(
+    encoder: Any, data: LabelledRecordings, digests: np.ndarray, parts: RowSplit, *, allow: bool
+) -> int:
+    """How many labels that are scored, or not used, the network knows from before."""
+    history, name = history_of(encoder), data.source.get("name", "")
+    if "split" in data.source:
+        test = provenance.digests(data.test)
+        check_test_series(history, digests, test, name=name, split=data.source["split"])
+    used = np.isin(np.arange(len(digests)), parts.labelled)
+    known = labels_learnt(history, name, digests)[~used]
+    return check_labels_unseen(
+        known, "series that are held out here, or whose labels are not used", allow=allow
+    )
 
 
 def _pretraining(run: Path) -> dict[str, Any]:
@@ -195,6 +228,7 @@ def _train(
     stats: ChannelStats,
     encoder: PMT | VanillaTransformer,
     data: LabelledRecordings,
+    digests: np.ndarray,
     parts: RowSplit,
     out: Path,
     cfg: FinetuneConfig,
@@ -207,6 +241,7 @@ def _train(
         "means and scales": saving.weights_sha256(stats),
         "first weights": saving.weights_sha256(encoder),
         "labels": hashlib.sha256(labelling).hexdigest(),
+        "content": digest_of(digests[parts.labelled]),
     }  # fmt: skip
     learner = SequenceClassifier(encoder, data.classes, only_head=cfg.finetune.only_head)
     labels = torch.from_numpy(y.astype(np.int64))[rows.source]
@@ -215,7 +250,10 @@ def _train(
     trainer = build_trainer(task, fabric, train, total=total)
     if not trainer.run(out, fingerprint=fingerprint, log=log) and log is not None:
         log(f"{out} has finished its {total} steps")
-    learner.eval()
+    learner.eval().learnt = digests[parts.labelled]
+    if isinstance(encoder, PMT) and not cfg.finetune.only_head:
+        now = TrainedOn.of(digests[parts.train], data.source, labelled=digests[parts.labelled])
+        encoder.history = (*history_of(encoder), now)
     frozen = cfg.finetune.only_head  # with its statistics, if it has any
     if isinstance(encoder, PMT) and not (frozen and encoder.feature_stats.values):
         settle_feature_stats(encoder, known, out / "model")  # of all rows: that needs no label
@@ -364,12 +402,16 @@ def _compare(
         if frozen is None:
             return None  # nothing of this training is scored
         origins = origins_of([data.recordings[i] for i in parts.labelled])
-        return compare_on_labels(LabelProbe(frozen).fit(series, y), series, recordings=origins)
+        return compare_on_labels(
+            LabelProbe(frozen).fit(series, y), series, recordings=origins, allow_seen_labels=True
+        )
     encoders = {"untrained": untrained_copy(tuned)}
     if frozen is not None:
         encoders = {"trained": frozen, **encoders}
     held_out = [data.recordings[i].values for i in parts.held_out]
-    found = compare_on_held_out(encoders, series, y, held_out, data.y[parts.held_out])
+    found = compare_on_held_out(
+        encoders, series, y, held_out, data.y[parts.held_out], allow_seen_labels=True
+    )  # what was not to be seen was refused before
     likely = softmax(classifier.scores(held_out))
     tuned_outcome = Outcome.of_probabilities(likely, data.y[parts.held_out])
     return found._replace(outcomes={"finetuned": tuned_outcome, **found.outcomes})

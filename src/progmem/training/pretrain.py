@@ -5,7 +5,7 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens,
 W window, D width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -28,6 +28,7 @@ from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.ops.layers import linear, linear_gelu
 from progmem.pooling import fit_feature_stats, fitting_step
+from progmem.provenance import TrainedOn, digest_of, digests_of
 from progmem.series import ChannelStats
 from progmem.training import randomness, run_folder
 from progmem.training.defaults import fill_defaults
@@ -128,7 +129,7 @@ def pretrain(
         info = info._replace(rate=cfg.data.sampling_rate)
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
-        return _train(fabric, rows, model_cfg, stats, info, out, cfg, log=None)
+        return _train(fabric, rows, model_cfg, stats, info, noted, out, cfg, log=None)
     if log is not None:
         lines = (
             recordings.lines() if isinstance(recordings, Recordings) else [summarise(recordings)]
@@ -157,7 +158,7 @@ def pretrain(
     with run_folder.locked(out):
         run_folder.settle_source(out, noted, recordings)
         run_folder.settle_config(out, {**cfg.to_dict(), "model": model_cfg.to_dict()})
-        return _train(fabric, rows, model_cfg, stats, info, out, cfg, log)
+        return _train(fabric, rows, model_cfg, stats, info, noted, out, cfg, log)
 
 
 def _train(
@@ -166,6 +167,7 @@ def _train(
     model_cfg: ModelConfig,
     stats: ChannelStats,
     info: ChannelInfo,
+    source: Mapping[str, str],
     out: Path,
     cfg: RunConfig,
     log: Log | None,
@@ -178,11 +180,12 @@ def _train(
         )
     total = randomness.total_steps(len(rows), train)
     model = initial_model(model_cfg, stats, train.seed)
-    model.info = info
+    digests = digests_of(rows.recordings)
+    model.info, model.history = info, (TrainedOn.of(digests, source),)
     trainer = make_pretrainer(model, rows, cfg, fabric, total=total)
     fingerprint = {
         "rows": len(rows), "samples": int(rows.length.sum()), "channels": rows.channels,
-        "means and scales": saving.weights_sha256(stats),
+        "means and scales": saving.weights_sha256(stats), "content": digest_of(digests),
     }  # fmt: skip
     if not trainer.run(out, fingerprint=fingerprint, log=log):
         log_line(f"{out} has finished its {total} steps; its model is in {out / 'model'}")

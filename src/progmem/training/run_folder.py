@@ -21,10 +21,11 @@ from progmem.data.dates import has_calendar
 from progmem.data.options import ReadOptions
 from progmem.data.recordings import ChannelInfo, Recording, Recordings, check_order, columns_of
 from progmem.data.source import open_files
-from progmem.data.splits import same_rows
-from progmem.errors import ConfigError, InputError
+from progmem.errors import ConfigError
 from progmem.files import to_json, write_file
 from progmem.legacy import current_settings
+from progmem.model.pmt import PMT
+from progmem.provenance import NONE, History, TrainedOn
 
 
 @contextmanager
@@ -161,14 +162,16 @@ def trained_on(folder: Path) -> list[dict[str, Any]]:
     return [{**source, "labels": "finetune" in read_settings(folder)}, *before]
 
 
-def check_unseen(model_folder: Path, name: str, split: str) -> None:
-    """Refuse a set's ``split`` where the run a model lies in was trained on another one."""
-    for source in trained_on(run_of(model_folder)):
-        if source.get("name") == name and not same_rows(name, source.get("split", ""), split):
-            raise InputError(
-                f"{model_folder} was trained on the {source.get('split')} split of {name} and may "
-                f"have seen rows that {split} tests on; train with --split {split}"
-            )
+def history_in(folder: Path, model: PMT) -> History:
+    """The trainings of ``model``, which was found in the run ``folder``.
+
+    A model that 0.1.0 saved does not know them. Its run does, but for the series it saw.
+    """
+    if model.history is not None:
+        return model.history
+    return tuple(
+        TrainedOn.of(NONE, run)._replace(with_labels=run["labels"]) for run in trained_on(folder)
+    )[::-1]
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

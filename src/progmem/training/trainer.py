@@ -131,7 +131,8 @@ class Trainer:
         if newest is None:
             return 0
         before = newest.fingerprint
-        differ = [name for name, value in fingerprint.items() if before.get(name) != value]
+        # earlier versions noted less
+        differ = [n for n, value in fingerprint.items() if n in before and before[n] != value]
         if differ:
             raise ConfigError(
                 f"{out} was begun with other data: {', '.join(differ)} differ; "
