@@ -98,7 +98,7 @@ def with_rows_before(rows: list[dict[str, Any]], path: Path) -> dict[str, Any]:
 
     Settings stand once an encoder.
     """
-    before = json.loads(path.read_text()) if path.exists() else {"config": {}, "rows": []}
+    before = record.read(path) if path.exists() else {"config": {}, "rows": []}
     config = before["config"] | {row["encoder"]: row.pop("config") for row in rows}
     new = {(row["encoder"], row["seed"]) for row in rows}
     kept = [

@@ -9,7 +9,6 @@ A page marks where a table belongs, and `python -m benchmarks.results` fills it 
 So no measured number is typed into a page: a test fails where a page and results/ disagree.
 """
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from benchmarks.compute_tables import families_table
 from benchmarks.few_labels_tables import Cell, headline_cells, parts_summary
 from progmem.data.forecast_sets import HORIZONS
-from progmem.report import paper
+from progmem.report import paper, record
 from progmem.report.tables import markdown, mean_and_sd
 
 Result = dict[str, Any]
@@ -75,7 +74,7 @@ def end_to_end_table(folder: Path) -> str:
         "HAR-250-cold": "HAR, 250 epochs of `base` and both probes, kernels compiled on the way",
         "sets-100": "all seven sets, 100 epochs of `base` and the probes, three runs at a time",
     }.items():
-        found = _read(folder / f"end_to_end/{name}.json")
+        found = record.read(folder / f"end_to_end/{name}.json")
         lines.append([what, found["device"], f"{found['seconds'] / 60:.1f}"])
     return markdown(["what", "device", "minutes"], lines)
 
@@ -83,14 +82,14 @@ def end_to_end_table(folder: Path) -> str:
 def speed_table(folder: Path) -> str:
     """What each family of kernels is worth now, in a training step and in `encode`."""
     files = [folder / f"kernel_families/{name}.json" for name in ("step", "encode")]
-    return families_table([_read(file) for file in files if file.is_file()])
+    return families_table([record.read(file) for file in files if file.is_file()])
 
 
 def parts_table(folder: Path) -> str:
     """What each part of the default recipe gives."""
-    whole = [_read(folder / f"few_labels/{name}.json") for name in ("default", "base")]
-    former = _read(folder / "end_to_end/sets-100.json")
-    return parts_summary(_read(folder / "recipe_parts/cuda.json"), whole, former)
+    whole = [record.read(folder / f"few_labels/{name}.json") for name in ("default", "base")]
+    former = record.read(folder / "end_to_end/sets-100.json")
+    return parts_summary(record.read(folder / "recipe_parts/cuda.json"), whole, former)
 
 
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
@@ -106,7 +105,7 @@ def _few_labels(folder: Path, cells: list[Cell]) -> list[str]:
     """Accuracy of the default features and head over ``cells``, in the order of the header."""
     names = ("default", "raw", "minirocket", "ts2vec")
     files = [file for name in names if (file := folder / f"few_labels/{name}.json").is_file()]
-    found = headline_cells([_read(file) | {"name": file.stem} for file in files], cells)
+    found = headline_cells([record.read(file) | {"name": file.stem} for file in files], cells)
     return [found.get(name, "-") for name in HEADER[1:-1]]
 
 
@@ -126,7 +125,7 @@ def _all_labels(folder: Path) -> list[list[str]]:
 def _supervised(folder: Path, name: str) -> list[float]:
     """Accuracy on the test rows, one a training seed."""
     files = sorted((folder / "finetune").glob(f"{name}-pmt-*.json"))
-    return [_read(file)["rows"][0]["scores"]["accuracy"] for file in files]
+    return [record.read(file)["rows"][0]["scores"]["accuracy"] for file in files]
 
 
 CUES = {"pcl-block": "read-out `block` with PCL", "default": "default recipe"}
@@ -138,7 +137,7 @@ def _cue(folder: Path) -> list[list[str]]:
     for variant, words in CUES.items():
         rows = [
             row for file in sorted((folder / "cue").glob(f"FordA-{variant}-[0-9].json"))
-            for row in _read(file)["rows"]
+            for row in record.read(file)["rows"]
         ]  # fmt: skip
         cells = [
             mean_and_sd(np.concatenate([row["scores"]["mixed"]["top1"] for row in rows
@@ -153,10 +152,10 @@ def _cue(folder: Path) -> list[list[str]]:
 
 
 def _forecasts(folder: Path) -> list[list[str]]:
-    theirs = _read(folder / "forecast_harness/ts2vec.json")["rows"]
+    theirs = record.read(folder / "forecast_harness/ts2vec.json")["rows"]
     lines = []
     for name, (kind, tokens) in FORECASTS.items():
-        ours = _read(folder / f"forecast/{name}.json")["rows"]
+        ours = record.read(folder / f"forecast/{name}.json")["rows"]
         cells = [
             _mse([row for row in ours if row["encoder"] == encoder])
             for encoder in (f"trained, {kind}", f"untrained, {kind}", "values")
@@ -175,8 +174,3 @@ def _mse(rows: list[Result]) -> str:
         for row in rows
     ]
     return mean_and_sd(np.array(found), 3)
-
-
-def _read(path: Path) -> Result:
-    found: Result = json.loads(path.read_text())
-    return found

@@ -123,7 +123,7 @@ def main() -> None:
     }  # fmt: skip
     rows, path = result["rows"], chosen.out / f"before_and_after/{chosen.device}.json"
     if path.exists():  # other measures of the same trees stay
-        kept = json.loads(path.read_text())
+        kept = record.read(path)
         if all(kept.get(name) == result[name] for name in ("commit", "base", "config", "device")):
             rows += [row for row in kept["rows"] if row["measure"] not in chosen.measures]
     for name in chosen.measures:

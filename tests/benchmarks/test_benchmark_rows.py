@@ -17,6 +17,7 @@ from benchmarks.side_by_side import run_rows, training_folder
 from progmem.config import read_config, run_config
 from progmem.data import datasets
 from progmem.legacy import current_settings
+from progmem.report import record
 from progmem.training.defaults import fill_defaults
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +150,7 @@ def test_rows_of_forecasts_join_those_of_the_same_settings(tmp_path):
 
     path = tmp_path / "set.json"
     before = [row("untrained", 1, 1, 0.1), row("trained", 0, 2, 0.1), row("values", 0, 3, 0.1)]
-    path.write_text(json.dumps(forecast.with_rows_before(before, path)))
+    record.write(path, forecast.with_rows_before(before, path))
     new = [row("trained", 1, 4, 0.2), row("untrained", 0, 5, 0.1), row("untrained", 1, 6, 0.1)]
     found = forecast.with_rows_before(new, path)
     assert [(r["encoder"], r["seed"], r["mse"]) for r in found["rows"]] == [

@@ -26,6 +26,7 @@ from benchmarks.paper import AGGREGATOR_STREAMING, STREAMING
 from benchmarks.results import render
 from progmem.config import read_config
 from progmem.model.block import OverlapAggregator
+from progmem.report import record
 from progmem.training.pretrain import pretrain
 
 STREAM = ["--samples", "512", "1024", "--dim", "32", "--long", "9000", "--hour", "2", "--sizes",
@@ -46,7 +47,7 @@ def run(tmp_path, monkeypatch, capsys):
         common = ["--device", device, "--repeats", "2", "--commit", "made", "--out", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", [name, *common, *arguments])
         module.main()
-        result = json.loads((tmp_path / name / f"{device}.json").read_text())
+        result = record.read(tmp_path / name / f"{device}.json")
         assert result["commit"] == "made" and result["device"].endswith("CPU") == (device == "cpu")
         printed = capsys.readouterr().out
         assert printed.endswith(render(name, tmp_path) + "\n")
@@ -58,7 +59,7 @@ def run(tmp_path, monkeypatch, capsys):
 def shown_for_a_gpu(result, tmp_path, name):
     """The table of ``result``, had it been measured on a GPU that needs 3 MB for everything."""
     text = json.dumps(result | {"device": "a GPU"}).replace('"peak_mb": null', '"peak_mb": 3.0')
-    (tmp_path / name / "cpu.json").write_text(text)
+    record.save(name, "cpu", json.loads(text), folder=tmp_path)
     return render(name, tmp_path)
 
 

@@ -1,13 +1,14 @@
 """Results kept and shown: what a file says, tables worked by hand, the paper beside."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 
 from benchmarks.results import TABLES, render, render_all, write_page
 from progmem.cli import main
-from progmem.errors import InputError
+from progmem.errors import ArtifactError, InputError
 from progmem.report import record
 from progmem.report.paper import CLASSIFICATION
 from progmem.report.tables import cue_table
@@ -44,11 +45,56 @@ def test_the_papers_figures_do_not_stand_beside_rows_they_are_not_of(tmp_path):
 def test_a_result_says_where_it_came_from_and_reads_back(tmp_path):
     result = made_result() | {"nested": [[1, 2], {"a": []}], "text": 'a "word" é'}
     path = record.save("x", "y", result, folder=tmp_path)
-    read = json.loads(path.read_text())
-    assert read == result
+    read = record.read(path)
+    assert (
+        read == result == {k: v for k, v in json.loads(path.read_text()).items() if k != "sha256"}
+    )
     assert (read["commit"] is not None) == (ROOT / ".git").exists()
     assert read["device"].endswith("CPU")
     assert {"progmem", "python", "torch", "numpy", "scikit-learn"} <= set(read["versions"])
+
+
+def test_no_flipped_bit_of_a_result_changes_what_is_read(tmp_path):
+    result = {"rows": [{"score": 0.5, "n": [1, 2]}], "what": "é"}
+    path = record.save("x", "y", result, folder=tmp_path)
+    whole, same = path.read_bytes(), 0
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", "no checksum")
+                assert record.read(path) == result
+            same += 1  # white space
+        except (ArtifactError, UserWarning):
+            continue
+    assert 0 < same < bit / 4
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"{", "is not a result: Expecting property name"),
+        (b"[1]", "it holds no mapping"),
+        (b"\xff", "is not a result: 'utf-8' codec"),
+        (b"[" * 100_000, "is not a result: maximum recursion"),
+        (b'{"rows": [1], "sha256": "0"}', "is damaged: its sha256 is not that of what it holds"),
+    ],
+)
+def test_a_damaged_result_is_named(data, message, tmp_path, capsys):
+    record.save("classify", "a", made_result(), folder=tmp_path)
+    (tmp_path / "classify/b.json").write_bytes(data)
+    assert main(["results", "--results", str(tmp_path)]) == 2
+    printed = capsys.readouterr().err
+    assert f"classify/b.json {message}" in printed or message in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_result_of_0_1_0_is_read_and_said_to_be_unverified(tmp_path):
+    (tmp_path / "a.json").write_text('{"rows": []}')
+    with pytest.warns(UserWarning, match="a.json has no checksum, as results of 0.1.0"):
+        assert record.read(tmp_path / "a.json") == {"rows": []}
 
 
 @pytest.mark.parametrize(
@@ -77,12 +123,13 @@ def test_sets_of_one_file_have_a_line_each(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("content", ["{", "{}", "[1]", '{"rows": []}'])
-def test_a_file_that_is_no_result_is_named(content, tmp_path):
-    (tmp_path / "classify").mkdir()
-    (tmp_path / "classify/x.json").write_text(content)
-    with pytest.raises(InputError, match=r"a file in .*classify is not a result|no scores of"):
+def test_a_file_that_is_another_result_is_named(tmp_path):
+    record.save("classify", "x", {"rows": []}, folder=tmp_path)
+    record.save("cue", "x", {}, folder=tmp_path)
+    with pytest.raises(InputError, match="no scores of"):
         render("classify", tmp_path)
+    with pytest.raises(InputError, match=r"a file in .*cue is not a result: KeyError"):
+        render("cue", tmp_path)
 
 
 def test_the_papers_averages_are_those_it_prints():

@@ -1,15 +1,22 @@
-"""The provenance of a result, and the json file it is written to."""
+"""The provenance of a result, and the json file it is written to.
 
+The last entry of a file is the sha256 of all others, so that a number that was changed is noticed.
+"""
+
+import hashlib
 import importlib.metadata
 import json
 import platform
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import progmem
+from progmem.errors import ArtifactError
+from progmem.files import write_file
 
 RESULTS = Path("results")
 PACKAGES = ("torch", "numpy", "scikit-learn", "lightning")
@@ -36,8 +43,29 @@ def save(experiment: str, name: str, result: dict[str, Any], *, folder: Path = R
 
 def write(path: Path, result: dict[str, Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_text(result) + "\n")
+    write_file(path, (_text(result | {"sha256": _sha256(result)}) + "\n").encode())
     return path
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `write` put into ``path``; a file of 0.1.0 has no checksum, which is said."""
+    try:
+        result = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is not a result: {' '.join(str(error).split())}") from error
+    if not isinstance(result, dict):
+        raise ArtifactError(f"{path} is not a result: it holds no mapping")
+    sha256 = result.pop("sha256", None)
+    if sha256 is None:
+        warnings.warn(f"{path} has no checksum, as results of 0.1.0; not verified", stacklevel=2)
+    elif sha256 != _sha256(result):
+        raise ArtifactError(f"{path} is damaged: its sha256 is not that of what it holds")
+    return result
+
+
+def _sha256(result: dict[str, Any]) -> str:
+    """A digest of what ``result`` holds, as it is written."""
+    return hashlib.sha256(_text(result).encode()).hexdigest()
 
 
 def _text(value: Any, depth: int = 0) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from progmem.data.forecast_sets import HORIZONS, VARIANTS
-from progmem.errors import InputError
+from progmem.errors import ArtifactError, InputError
 from progmem.legacy import current_settings
+from progmem.report import record
 from progmem.report.paper import CLASSIFICATION, CUE, FORECASTING, SUPERVISED
 from progmem.report.record import RESULTS
 
@@ -263,10 +264,12 @@ def render(
     if not paths:
         raise InputError(f"{folder / experiment} holds no results; give --results or run it first")
     try:
-        results = [json.loads(path.read_text()) | {"name": path.stem} for path in paths]
+        results = [record.read(path) | {"name": path.stem} for path in paths]
         if tables[experiment] is classification_table:
             return classification_table(results, **options)
         return tables[experiment](results)
+    except ArtifactError as error:
+        raise InputError(str(error)) from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):
             raise
