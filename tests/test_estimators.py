@@ -261,6 +261,10 @@ def test_bad_parameters_are_taken_in_and_refused_by_fit(params, message):
         (torch.zeros(0, 2, 40), "^there are no series; give at least one"),
         (made(length=3), "series 0 needs at least 5 samples, got 3"),
         ([np.full((2, 40), np.inf)], "sample 0, channel 0 is inf"),
+        (np.where(np.arange(40) == 7, -np.inf, made()), "series 0, sample 7, channel 0 is -inf"),
+        (torch.zeros(2, 2, 40).to_sparse(), "^X is a sparse tensor; give its to_dense()"),
+        (np.full((2, 2, 40), "a"), "^dtype='numeric' is not compatible with .*strings"),
+        (np.zeros(40), "^Expected 2D array, got 1D array instead: "),
     ],
 )
 def test_series_that_do_not_fit_are_refused_by_transform(fitted, X, message):

@@ -293,12 +293,16 @@ def cases_of(estimator: Estimator, X: Any, *, fitting: bool) -> list[np.ndarray]
     ours = isinstance(X, others) or type(X) is dict or _is_xarray(X) or (table and not is_wide(X))
     if not ours:
         # arrays and wide tables are checked as everywhere in scikit-learn
-        options = {"ensure_all_finite": "allow-nan", "allow_nd": True}
+        # but for infinite values, which are refused below with their places
+        options = {"ensure_all_finite": False, "allow_nd": True}
         columns = getattr(X, "shape", ())[1:2]
-        if fitting or columns == (estimator.n_features_in_,):  # looks at the names of columns too
-            X = validate_data(estimator, X, reset=fitting, **options)
-        else:  # but series of another length are welcome
-            X = check_array(X, **options, estimator=estimator, input_name="X")
+        try:
+            if fitting or columns == (estimator.n_features_in_,):  # looks at names of columns too
+                X = validate_data(estimator, X, reset=fitting, **options)
+            else:  # but series of another length are welcome
+                X = check_array(X, **options, estimator=estimator, input_name="X")
+        except ValueError as error:
+            raise InputError(artifact.in_one_line(error)) from error
         found = read_with(X, axes=CASES)
     else:
         found = read_with(X, axes=CASES)

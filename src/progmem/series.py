@@ -184,10 +184,12 @@ class Series:
 def as_array(x: Any, name: str) -> Any:
     """A tensor as it is, anything else as an array of numbers; masked values become NaN."""
     if isinstance(x, Tensor):
+        if x.layout is not torch.strided:
+            raise InputError(f"{name} is a sparse tensor; give its to_dense()")
         return x
-    if isinstance(x, np.ma.MaskedArray):
-        return np.ma.filled(x.astype(np.float64), np.nan)
     try:
+        if isinstance(x, np.ma.MaskedArray):
+            return np.ma.filled(x.astype(np.float64), np.nan)
         array = np.asanyarray(x)
     except ValueError as error:
         raise InputError(f"{name} must be an array, got {type(x).__name__}: {error}") from error

@@ -30,6 +30,8 @@ WIDE, TABLE, MOLTEN = pd.DataFrame(X[:, 0]), long_table(), melted_table()
         (torch.ones(2, 3, dtype=torch.complex64), {}, "X must hold real numbers, got .* complex64"),
         (np.array([[None, 1]]), {}, "X must hold real numbers, got dtype object"),
         (np.array([["a", "b"]]), {}, "X must hold real numbers, got dtype <U1"),
+        (np.ma.array([["a", "b"]]), {}, "X must be an array, got MaskedArray: could not convert"),
+        (torch.ones(2, 3).to_sparse(), {}, r"X is a sparse tensor; give its to_dense\(\)"),
         (X[:0], {}, "there are no series; give at least one"),
         (X[..., :0], {}, r"series 0 has no values, got shape \(0, 3\)"),
         ([], {}, "there are no series; give at least one"),

@@ -60,6 +60,7 @@ from progmem.pooling import fit_feature_stats
         (lambda m: progmem.Stream(m).push("a"), "a chunk must be an array.*got str"),
         (lambda m: progmem.Stream(m).push([[[1, 2], [3]]]), "a chunk must be an array, got list"),
         (lambda m: progmem.Stream(m).push(np.array([[["a", "b"]]])), "must be real numbers"),
+        (lambda m: progmem.Stream(m).push(torch.ones(1, 9, 2).to_sparse()), "is a sparse tensor"),
     ],
 )
 def test_misuse_of_a_stream_is_explained(misuse, message):
