@@ -20,6 +20,7 @@ from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError, ModelFolderError
 from progmem.pooling import fit_feature_stats
 from progmem.provenance import check_test_series
+from progmem.report import record
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import FinetuneTask, finetune
@@ -68,7 +69,7 @@ def test_what_can_be_told_apart_is_learnt(tmp_path, encoder):
     classifier, result = finetune(made(), tmp_path / "run", cfg, log=None)
     assert result["rows"][0]["scores"] == {"accuracy": 1.0, "macro_f1": 1.0, "weighted_f1": 1.0}
     assert classifier.predict(made().test).tolist() == ["slow", "fast"] * 10
-    assert json.loads((tmp_path / "run/result.json").read_text()) == result
+    assert record.read(tmp_path / "run/result.json") == result
 
 
 def test_a_frozen_network_is_unchanged_and_a_free_one_is_not(tmp_path, pretrained):
