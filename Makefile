@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv test slow check format demo clean
+.PHONY: venv test slow soak check format demo clean
 
 venv: .venv/installed
 
@@ -19,6 +19,9 @@ test: venv
 
 slow: venv
 	$(BIN)/python -m pytest -m slow
+
+soak: venv
+	$(BIN)/python -m benchmarks.soak
 
 check: venv
 	$(BIN)/ruff format --check .

@@ -28,6 +28,7 @@ from benchmarks.few_labels_tables import (
     small_sets_table,
 )
 from benchmarks.own_forecast import own_forecast_table
+from benchmarks.soak import soak_table
 from progmem.report import tables
 from progmem.report.record import RESULTS
 from progmem.report.tables import (
@@ -86,6 +87,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "own_forecast": own_forecast_table,
     "cue": cue_table,
     "finetune": finetune_table,
+    "soak": soak_table,
 }
 render = partial(tables.render, tables=TABLES)
 render_all = partial(tables.render_all, tables=TABLES)
