@@ -60,6 +60,12 @@ def train_on_labels(folder):
     return finetune(data, folder, cfg, log=None).classifier
 
 
+def begun_by_one():
+    """The settings of a run that one process begins, two go on with, and one ends."""
+    more = ["train.precision=64", "train.batch_size=13", "train.epochs=2"]
+    return small_config(HIDE, *more, "train.checkpoint_every=1")
+
+
 def main():
     out = Path(sys.argv[1])
     cfg = small_config(HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1")
@@ -68,6 +74,7 @@ def main():
         HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
     )
     pretrain(made_recordings(), out / "parts", parts, log=lambda _: None)
+    pretrain(made_recordings(), out / "begun by one", begun_by_one(), log=lambda _: None)
     train_on_labels(out / "finetuned")
     found = gradients()
     for tensor in found.values():

@@ -1,6 +1,7 @@
 """Two processes do what one does on the same global batch."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from training_setup import made_recordings, small_config
-from two_processes import BATCH, HIDE, STEPS, SUBSETS, gradients, train_on_labels
+from two_processes import (
+    BATCH,
+    HIDE,
+    STEPS,
+    SUBSETS,
+    begun_by_one,
+    gradients,
+    train_on_labels,
+)
 
 import progmem
 from progmem.data.windows import TrainingWindows
+from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import split_rows
 from progmem.training.pretrain import pretrain
@@ -21,17 +31,29 @@ from progmem.training.randomness import batch_rows
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
+def keep_until(run, step):
+    """Make ``run`` one that was killed after ``step``."""
+    shutil.rmtree(run / "model")
+    later = [p for p in (run / "checkpoints").iterdir() if int(p.stem[-8:]) > step]
+    assert later
+    for path in later:
+        path.unlink()
+
+
 @pytest.mark.parametrize(
     "launcher",
     [pytest.param([], id="forked"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow)],
 )
 def test_two_processes_equal_one(tmp_path, launcher):
     """Gradients of each objective and of their sum, whole and ragged batches; short runs without
-    and with labels."""
+    and with labels, and one that one process begins, two go on with, and one ends."""
     helpers = Path(__file__).parents[1] / "helpers"
     paths = [helpers, Path(progmem.__file__).parents[1]]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
     script = helpers / "two_processes.py"
+    begun = tmp_path / "begun by one"
+    whole = pretrain(made_recordings(), begun, begun_by_one(), log=None)
+    keep_until(begun, 2)
     done = subprocess.run(
         [sys.executable, *launcher, str(script), str(tmp_path)],
         env=env, capture_output=True, text=True, timeout=200,
@@ -51,6 +73,12 @@ def test_two_processes_equal_one(tmp_path, launcher):
         two = progmem.load(tmp_path / run / "model").state_dict()
         for name, tensor in one.state_dict().items():  # Adam divides by small numbers
             torch.testing.assert_close(two[name], tensor, rtol=0, atol=1e-7)
+
+    assert newest_checkpoint(begun / "checkpoints", log=print).step == 4
+    keep_until(begun, 3)
+    ended = pretrain(made_recordings(), begun, begun_by_one(), log=None).state_dict()
+    for name, tensor in whole.state_dict().items():
+        torch.testing.assert_close(ended[name], tensor, rtol=0, atol=1e-7)
 
     alone = train_on_labels(tmp_path / "alone").state_dict()
     for name, tensor in SequenceClassifier.load(tmp_path / "finetuned").state_dict().items():
