@@ -26,7 +26,7 @@ from progmem.probes.own_data import POOLING
 from progmem.report import record
 from progmem.report.tables import markdown, mean_and_sd
 
-SAMPLE, SETS = "sample", ("Wafer", "PhalangesOutlinesCorrect", "FordA")
+SAMPLE, SETS = "sample", ("Wafer", "PhalangesOutlinesCorrect", "FordB")
 SHARE = 0.05
 
 
