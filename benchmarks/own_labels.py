@@ -50,10 +50,10 @@ def measure(data: LabelledSet, seed: int, steps: int | None) -> dict[str, Any]:
     classifier.fit(data.X_train, y)
     accuracy = float((classifier.predict(data.X_test) == data.y_test).mean())
     probe = classifier.probe_  # the features of a recipe's probe, scaled by all training rows
-    features = [
+    train, test = (
         {POOLING: probe.scaled_features(x.transpose(0, 2, 1))} for x in (data.X_train, data.X_test)
-    ]
-    found = probe_features(*features, data, label_shares=(SHARE,), heads=("logistic",))
+    )
+    found = probe_features(train, test, data, label_shares=(SHARE,), heads=("logistic",))
     (scores,) = found["scores"][POOLING].values()
     recipe = dict(zip(SEEDS, scores["logistic"]["accuracy"], strict=True))
     return {
