@@ -193,3 +193,28 @@ def test_a_damaged_note_of_channels_is_refused(tmp_path, monkeypatch):
     model.save(tmp_path / "model")
     with pytest.raises(ModelFolderError, match="columns in its note"):
         progmem.load(tmp_path / "model")
+
+
+def test_an_estimator_knows_what_its_tables_call_the_channels(files, tmp_path):
+    table = pd.read_csv("load.csv", index_col="date", parse_dates=True).replace(-9999, np.nan)
+    settings = tuple(text for text in SMALL if text.startswith(("model", "data")))
+    encoder = progmem.PMTEncoder(steps=1, device="cpu", settings=settings).fit(table)
+    encoder.save("kept")
+    assert progmem.load("kept/model").info.columns == ("load", "heat")
+    assert progmem.load("kept/model").info.rate == pytest.approx(1 / 3600)
+    asks = (*settings, "data.covariates=true")
+    dated = progmem.PMTEncoder(steps=1, device="cpu", settings=asks).fit(table)
+    assert dated.model_.info.has_calendar and dated.model_.cfg.channels == 9
+    assert dated.transform(table).shape == encoder.transform(table).shape
+    with pytest.raises(InputError, match="fitted on 9 channels, got 2; 7 of them come from dates"):
+        dated.transform([table.to_numpy().T])
+
+
+def test_a_run_is_an_encoder_that_reads_as_it_was_trained(files):
+    command = ["pretrain", "load.csv", "-o", "run", *SMALL, "--missing=-9999"]
+    assert main([*command, "data.covariates=true"]) == 0
+    assert main(["embed", "run/model", "load.csv", "-o", "out"]) == 0
+    encoder = progmem.PMTEncoder.from_run("run")
+    for file in ("load.csv", "swapped.csv"):  # the channels are put into their order by name
+        sequence = encoder.transform(file, level="sequence")
+        np.testing.assert_allclose(sequence, np.load("out/sequence.npy"), atol=1e-6)
