@@ -28,6 +28,7 @@ from benchmarks.few_labels_tables import (
     small_sets_table,
 )
 from benchmarks.own_forecast import own_forecast_table
+from benchmarks.own_labels import own_labels_table
 from benchmarks.soak import soak_table
 from progmem.report import tables
 from progmem.report.record import RESULTS
@@ -85,6 +86,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "forecast": forecast_table,
     "forecast_harness": forecast_table,
     "own_forecast": own_forecast_table,
+    "own_labels": own_labels_table,
     "cue": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,

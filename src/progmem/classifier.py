@@ -30,6 +30,7 @@ from progmem.estimators import (
     check_pooling,
     check_settings,
     from_note,
+    know_channels,
     note_of,
     recordings_of,
     run_settings,
@@ -139,8 +140,8 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
             raise ConfigError(f"finetune must be True, False or 'auto', got {self.finetune!r}")
         if y is None:
             raise InputError("PMTClassifier requires y to be passed, but the target y is None")
-        cases = cases_of(self, X, fitting=True)
-        recordings = recordings_of(cases, cfg)
+        recordings = recordings_of(self, X, cfg)
+        cases = [recording.values for recording in recordings]
         if getattr(y, "ndim", 1) == 2:
             y = column_or_1d(y, warn=True)  # a table of one column, as everywhere in scikit-learn
         known, labels = drop_missing_labels(y)
@@ -218,7 +219,7 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
     def predict_proba(self, X: Any) -> np.ndarray:
         """How likely each class of ``classes_`` is for each series of X, (cases, classes)."""
         check_is_fitted(self, "finetuned_")
-        cases = cases_of(self, X, fitting=False)
+        cases = cases_of(self, X, self._encoder().info)
         device = choose_device(run_settings(self, others=OF_LABELS))
         if self.finetuned_:
             return np.asarray(softmax(self.network_.to(device).scores(cases)))  # (R, Y)
@@ -239,7 +240,7 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         """The accuracy on series and their labels; series whose labels were learnt are told of."""
         check_is_fitted(self, "finetuned_")
         head = self.network_ if self.finetuned_ else self.probe_
-        found = digests(cases_of(self, X, fitting=False))
+        found = digests(cases_of(self, X, self._encoder().info))
         known = np.isin(found, head.learnt) | seen_in(history_of(self._encoder()), found).labels
         if known.any():
             warnings.warn(
@@ -279,7 +280,7 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
             found = cls()
             found.network_ = SequenceClassifier.load(folder)
             found.classes_, found.finetuned_ = np.array(found.network_.classes), True
-            found.channels_ = found.n_features_in_ = found._encoder().cfg.channels
+            know_channels(found, found._encoder())
             return found
         head = PROBE_FILE if (folder / PROBE_FILE).is_file() else sequence_classifier.FILE
         try:

@@ -3,9 +3,15 @@
 Shapes: B series, L samples, C channels, K tokens, N windows, D width.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
+
+from progmem.errors import InputError
+
+if TYPE_CHECKING:
+    from progmem.data.dates import Calendar
+    from progmem.data.recordings import ChannelInfo
 
 
 class Encoding(NamedTuple):
@@ -14,6 +20,7 @@ class Encoding(NamedTuple):
     A mask is False where a series has no such token or window, or where all of it is missing.
     Spans are ``[start, end)`` in samples and shared by the batch. Encoders without a memory
     leave ``memory`` and ``eos`` at None, those without windows the masks and spans of windows too.
+    What is known of channels and dates goes with what ``encode`` returns.
 
     Example:
         >>> import progmem, torch
@@ -37,6 +44,27 @@ class Encoding(NamedTuple):
     window_mask: Tensor | None  # (B, N) bool
     token_spans: Tensor  # (K, 2) int64
     window_spans: Tensor | None  # (N, 2) int64
+    channels: "ChannelInfo | None" = None  # what the model was trained on: names, units, rate
+    calendars: "tuple[Calendar | None, ...] | None" = None  # of each series: when it was taken
+
+    def times(self, level: str = "tokens", *, series: int = 0) -> Any:
+        """When each part of ``level``, tokens or memory, begins in one of the series.
+
+        Dates where these are known, otherwise seconds from the start of the series, by the rate of
+        what the model was trained on.
+        """
+        spans = {"tokens": self.token_spans, "memory": self.window_spans}.get(level)
+        if spans is None:
+            raise InputError(
+                f"level must be tokens or memory, and one that is there, got {level!r}"
+            )
+        starts = spans[:, 0].cpu().numpy()
+        calendar = None if self.calendars is None else self.calendars[series]
+        if calendar is not None:
+            return calendar.at(starts)
+        if self.channels is not None and self.channels.rate is not None:
+            return starts / self.channels.rate
+        raise InputError("neither dates nor a rate are known; give encode the dates of the series")
 
 
 class Encoder(Protocol):

@@ -29,8 +29,16 @@ from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted
 from progmem.config import ModelConfig, RunConfig, read_config
 from progmem.data.arrays import CASES
+from progmem.data.dates import COVARIATES
+from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.reader import read_with
-from progmem.data.recordings import Recording, Recordings
+from progmem.data.recordings import (
+    ChannelInfo,
+    Recording,
+    Recordings,
+    check_channels,
+    with_covariates,
+)
 from progmem.data.tables import is_table, is_wide
 from progmem.data.windows import cut_alone
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
@@ -173,7 +181,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         slots = cfg.model.get("slots", ModelConfig.slots)
         check_level(self.level, slots=slots)
         check_pooling(self.pooling, slots=slots)
-        recordings = recordings_of(cases_of(self, X, fitting=True), cfg)
+        recordings = recordings_of(self, X, cfg)
         with training() as folder:
             log = print if self.verbose else None
             self.model_ = pretrain(recordings, folder / "run", cfg, log=log)
@@ -192,7 +200,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 "this encoder has no feature statistics, which level all needs (it was trained by "
                 "an earlier version); fit it again, or give level='sequence'"
             )
-        cases = cases_of(self, X, fitting=False)
+        cases = cases_of(self, X, self.model_.info)
         if level in ONE_VECTOR:
             check_observed(cases)
         model = self.model_.to(choose_device(run_settings(self)))
@@ -241,7 +249,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _of_model(cls, folder: Path) -> "PMTEncoder":
         encoder = cls()
         encoder.model_ = saving.load(folder)
-        encoder.channels_ = encoder.n_features_in_ = encoder.model_.cfg.channels
+        know_channels(encoder, encoder.model_)
         return encoder
 
     @classmethod
@@ -286,26 +294,43 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 Estimator = Any  # `PMTEncoder` or `PMTClassifier`, whose form of X is kept in them
 
 
-def cases_of(estimator: Estimator, X: Any, *, fitting: bool) -> list[np.ndarray]:
-    """The series of X, each (L, C); what ``fit`` learns of their form is kept in ``estimator``."""
+def cases_of(estimator: Estimator, X: Any, info: ChannelInfo) -> list[np.ndarray]:
+    """The series of X, each (L, C), as ``fit`` had them; ``info`` is what its model knows."""
+    options = BY_RULE.or_missing(info.missing)
+    found = _read(estimator, X, options, fitting=False, covariates=info.has_calendar)
+    channels = found[0].values.shape[1]
+    if channels != estimator.channels_:
+        hint = ""
+        if found[0].values.shape[0] == estimator.channels_:
+            hint = "; X is (cases, channels, time): swap its last two axes?"
+        elif info.has_calendar and channels + len(COVARIATES) == estimator.channels_:
+            hint = f"; {len(COVARIATES)} of them come from dates: give series with dates"
+        raise InputError(f"fitted on {estimator.channels_} channels, got {channels}{hint}")
+    return [recording.values for recording in found]
+
+
+def _read(
+    estimator: Estimator, X: Any, options: ReadOptions = BY_RULE, *, fitting: bool, covariates: bool
+) -> list[Recording]:
+    """The recordings of X; what ``fit`` learns of their form is kept in ``estimator``."""
     table = is_table(X)
     others = (list, tuple, str, Path, Tensor, Recordings, np.ma.MaskedArray)
     ours = isinstance(X, others) or type(X) is dict or _is_xarray(X) or (table and not is_wide(X))
     if not ours:
         # arrays and wide tables are checked as everywhere in scikit-learn
         # but for infinite values, which are refused below with their places
-        options = {"ensure_all_finite": False, "allow_nd": True}
+        checks = {"ensure_all_finite": False, "allow_nd": True}
         columns = getattr(X, "shape", ())[1:2]
         try:
             if fitting or columns == (estimator.n_features_in_,):  # looks at names of columns too
-                X = validate_data(estimator, X, reset=fitting, **options)
+                X = validate_data(estimator, X, reset=fitting, **checks)
             else:  # but series of another length are welcome
-                X = check_array(X, **options, estimator=estimator, input_name="X")
+                X = check_array(X, **checks, estimator=estimator, input_name="X")
         except ValueError as error:
             raise InputError(artifact.in_one_line(error)) from error
-        found = read_with(X, axes=CASES)
+        found = read_with(X, options, axes=CASES)
     else:
-        found = read_with(X, axes=CASES)
+        found = read_with(X, options, axes=CASES)
         if fitting:
             estimator.n_features_in_ = found[0].values.shape[1]
             estimator.__dict__.pop("feature_names_in_", None)  # of an earlier fit, to a table
@@ -313,33 +338,33 @@ def cases_of(estimator: Estimator, X: Any, *, fitting: bool) -> list[np.ndarray]
         estimator.__dict__.pop("channel_names_", None)
         if found.columns:
             estimator.channel_names_ = list(found.columns)
-    cases = [_in_order(estimator, recording) for recording in found]
-    channels = cases[0].shape[1]
-    if not fitting and channels != estimator.channels_:
-        swapped = cases[0].shape[0] == estimator.channels_
-        hint = "; X is (cases, channels, time): swap its last two axes?" if swapped else ""
-        raise InputError(f"fitted on {estimator.channels_} channels, got {channels}{hint}")
-    return cases
+    recordings = [_in_order(estimator, recording) for recording in found]
+    return with_covariates(recordings) if covariates else recordings
 
 
 def _is_xarray(X: Any) -> bool:
     return type(X).__module__.partition(".")[0] == "xarray"
 
 
-def _in_order(estimator: Estimator, recording: Recording) -> np.ndarray:
-    """The samples of a recording with its channels as they were in ``fit``."""
+def _in_order(estimator: Estimator, recording: Recording) -> Recording:
+    """A recording with its channels as they were in ``fit``."""
     values, columns = np.asarray(recording.values), list(recording.columns)
     known = [str(name) for name in getattr(estimator, "channel_names_", [])]
     if not known or not columns or known == columns:
-        return values
+        return recording._replace(values=values)
     if set(known) != set(columns):
         raise InputError(f"fitted on the channels {known}, got {columns}")
-    return values[:, [columns.index(name) for name in known]]
+    order = [columns.index(name) for name in known]
+    units = tuple(recording.units[i] for i in order) if recording.units else ()
+    return recording._replace(values=values[:, order], columns=tuple(known), units=units)
 
 
-def recordings_of(cases: Sequence[np.ndarray], cfg: RunConfig) -> list[Recording]:
-    """The cases as a run takes them, if there is something to train on."""
-    recordings = [Recording(f"case {i}", values) for i, values in enumerate(cases)]
+def recordings_of(estimator: Estimator, X: Any, cfg: RunConfig) -> list[Recording]:
+    """The series of X as a run takes them, if there is something to train on."""
+    found = _read(estimator, X, fitting=True, covariates=bool(cfg.data.covariates))
+    check_channels(found, "; a recording without dates has no time covariates")
+    recordings = [one._replace(name=f"case {i}") for i, one in enumerate(found)]
+    cases = [one.values for one in recordings]
     alone = len(cases) == 1 and len(cases[0]) <= cfg.data.longest
     if alone and cut_alone(recordings, cfg.data) == cfg.data:
         raise InputError(
@@ -400,6 +425,14 @@ def check_settings(settings: Any, parameters: Mapping[str, str]) -> Sequence[str
             if text.partition("=")[0] == name:
                 raise ConfigError(f"{text!r} in settings is the parameter {parameter}; set that")
     return more
+
+
+def know_channels(estimator: Estimator, model: PMT) -> None:
+    """Keep in ``estimator`` what a model of the command line was trained on, as ``fit`` would."""
+    values = model.info.columns[len(COVARIATES) if model.info.has_calendar else 0 :]
+    estimator.channels_ = estimator.n_features_in_ = model.cfg.channels
+    if values:
+        estimator.channel_names_ = list(values)
 
 
 ENCODER_FILE = "encoder.safetensors"

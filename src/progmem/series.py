@@ -222,8 +222,8 @@ def check_samples(
             hint = f"; the shape is {shape} and should be {order}: transpose?"
         elif has_calendar(columns) and shape[-1] + len(COVARIATES) == channels:
             hint = (
-                f": the first {len(COVARIATES)} are the time covariates, "
-                "progmem.data.time_covariates(dates) of each series; put them before the values"
+                f": the first {len(COVARIATES)} are the time covariates of the samples; give their "
+                "dates by dates="
             )
         raise InputError(f"{name}model has {channels} channels, got {shape[-1]}{hint}")
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
+from progmem.data.given_dates import with_dates
 from progmem.data.recordings import ChannelInfo
 from progmem.encoding import Encoding
 from progmem.features import FeatureStatsBuffers
@@ -144,6 +145,7 @@ class PMT(nn.Module):
         x: Any,
         *,
         lengths: Any = None,
+        dates: Any = None,
         batch_size: int | None = None,
         chunk: int | None = None,
     ) -> Encoding:
@@ -151,14 +153,17 @@ class PMT(nn.Module):
 
         Args:
             x: (batch, time, channels), numpy or tensor, or a list of (time, channels) of unequal
-                length. NaN marks missing values.
+                length, or recordings that `progmem.read` returns. NaN marks missing values.
             lengths: samples of each series, if an array is padded on the right.
+            dates: of the samples, the same for all series or a list of them for each. A model that
+                was trained with time covariates sees them; `Encoding.times` gives them back.
             batch_size: the most series encoded at a time; fewer where they are long. None: 64, on a
                 GPU as many as make 131,072 tokens.
             chunk: samples of each series taken in at a time. The numbers stay the same; memory is
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
                 GPU up to 131,072 tokens.
         """
+        x, calendars = with_dates(x, dates, self.info, self.cfg.channels)
         series = Series(x, lengths, self.cfg, columns=self.info.columns)
         like = self.tokenizer.conv.weight
         batches, chunk = self._batches(series, batch_size, chunk)
@@ -175,7 +180,8 @@ class PMT(nn.Module):
                     index = torch.tensor(rows)
                     encode_in_chunks(self, series, rows, out, index, moments=moments, chunk=chunk)
         check_finite(out.sequence, series.names)
-        return out
+        known = None if self.info == ChannelInfo() else self.info
+        return out._replace(channels=known, calendars=calendars)
 
     def _batches(
         self, series: Series, batch_size: int | None, chunk: int | None

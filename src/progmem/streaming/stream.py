@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from progmem import artifact, legacy
+from progmem.data.given_dates import chunk_with_dates
+from progmem.data.recordings import ChannelInfo
 from progmem.encoding import Encoding
 from progmem.errors import ArtifactError, InputError
 from progmem.features import FeatureSummary
@@ -102,15 +104,21 @@ class Stream:
             capture = partial(graphed, device=self.sequence.device)
             self.graphed_push = GraphedPush(model, capture)
 
-    def push(self, chunk: Any) -> Encoding:
-        """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing."""
+    def push(self, chunk: Any, *, dates: Any = None) -> Encoding:
+        """Advance by ``chunk`` (B, L, C), numpy or tensor, L from 0 up, NaN for missing.
+
+        A model that was trained with time covariates needs the ``dates`` of the samples (L,), the
+        same for all series or a list of them for each.
+        """
         chunk = as_array(chunk, "a chunk")
         if chunk.ndim != 3 or chunk.shape[0] != self.batch_size:
             raise InputError(
                 f"a chunk must be (batch, time, channels) with batch {self.batch_size}, "
                 f"got shape {tuple(chunk.shape)}"
             )
-        check_samples(chunk, self.model.cfg.channels, columns=self.model.info.columns)
+        channels, info = self.model.cfg.channels, self.model.info
+        chunk = chunk_with_dates(chunk, dates, info, channels)
+        check_samples(chunk, channels, columns=info.columns)
         return self._advance(as_float64(chunk), ended=False)
 
     def finish(self) -> Encoding:
@@ -197,6 +205,7 @@ class Stream:
             window_mask=window_mask,
             token_spans=token_spans(cfg, token, self.tokens),
             window_spans=window_spans(cfg, window, self.windows, tokens=self.backbone.seen),
+            channels=None if self.model.info == ChannelInfo() else self.model.info,
         )
 
     def state_dict(self) -> dict[str, Tensor]:
