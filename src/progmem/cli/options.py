@@ -134,6 +134,7 @@ READING = {  # what `progmem.read` takes, as options of every command that reads
     "repeated",
     "fill_gaps": "put missing samples where dates or times leave some out",
     "drop_duplicates": "keep the first of several rows of one time",
+    "limit": "how much memory the content of a file may take, such as 4GB",
 }
 
 

@@ -5,8 +5,6 @@ The draw does not depend on the encoder.
 Shapes: B, R series, L samples, C channels.
 """
 
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.config import Amount, parse_amount
 from progmem.data.csv_files import read_csv
 from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
@@ -228,6 +227,7 @@ def read_labels(path: Path) -> LabelTable:
             return LabelTable(labels)
         if path.suffix == ".csv":
             # as text: 001 is not 1, and NA may be a class; only an empty cell is missing
+            guard.check_text(path, ",", None)
             table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
             if "label" not in table.columns:
                 found = ", ".join(map(str, table.columns))
@@ -246,23 +246,23 @@ def read_labels(path: Path) -> LabelTable:
                     )
                 ]
             return LabelTable(np.array(table["label"], dtype=str), names, spans)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except guard.UNREADABLE as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path} cannot be read: {guard.first_line(error)}") from error
     raise InputError(f"{path} must end in .csv, .npy or .npz")
 
 
 def _read_array(path: Path) -> np.ndarray:
     """The array of a .npy file, or the only one of a .npz file."""
-    with path.open("rb") as stream:
-        content = np.load(stream, allow_pickle=False)
-        if path.suffix == ".npy":
-            return np.asarray(content)
-        if len(content.files) != 1:
-            found = ", ".join(content.files) or "none"
-            raise InputError(f"{path} must hold one array, the labels; it has {found}")
-        return np.asarray(content[content.files[0]])
+    if path.suffix == ".npy":
+        with path.open("rb") as stream:
+            return np.asarray(np.load(stream, allow_pickle=False))
+    arrays = guard.load_npz(path, None)
+    if len(arrays) != 1:
+        found = ", ".join(arrays) or "none"
+        raise InputError(f"{path} must hold one array, the labels; it has {found}")
+    return next(iter(arrays.values()))
 
 
 class LabelledRecordings(NamedTuple):
