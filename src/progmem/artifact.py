@@ -26,6 +26,7 @@ from torch import Tensor
 from progmem import guard
 from progmem.errors import ArtifactError, InputError
 from progmem.files import write_file
+from progmem.names import printable
 
 FORMAT = "progmem artifact 1"
 KINDS = (
@@ -174,7 +175,9 @@ def noted(
     flag = isinstance(value, bool) and kind is not bool  # which Python takes for a number
     if not isinstance(value, kind) or flag or not all(isinstance(item, of) for item in items):
         raise ArtifactError(f"{where}: {name} in its note is {str(value)[:60]!r}")
-    return value
+    if isinstance(value, list):
+        return [printable(item) if isinstance(item, str) else item for item in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def in_one_line(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from progmem.data.recordings import Recording
 from progmem.data.sets import LabelledSet
 from progmem.data.source import open_files
 from progmem.errors import InputError
+from progmem.names import printable, printable_labels
 
 
 def draw_labels(
@@ -221,7 +222,7 @@ def read_labels(path: Path) -> LabelTable:
         raise InputError(f"there is no file {path}; --labels names a .csv, .npy or .npz file")
     try:
         if path.suffix in (".npy", ".npz"):
-            labels = _read_array(path)
+            labels = printable_labels(_read_array(path))
             if labels.ndim != 1:
                 raise InputError(f"{path} must hold one label per series, got shape {labels.shape}")
             return LabelTable(labels)
@@ -233,7 +234,7 @@ def read_labels(path: Path) -> LabelTable:
                 found = ", ".join(map(str, table.columns))
                 raise InputError(f"{path} has no column 'label'; it has {found}")
             table = table.fillna("")
-            names = list(table["series"]) if "series" in table.columns else None
+            names = list(map(printable, table["series"])) if "series" in table.columns else None
             spans = None
             if "start" in table.columns or "end" in table.columns:
                 if names is None:
@@ -245,7 +246,8 @@ def read_labels(path: Path) -> LabelTable:
                         table.get("start", nothing), table.get("end", nothing), strict=True
                     )
                 ]
-            return LabelTable(np.array(table["label"], dtype=str), names, spans)
+            labels = np.array(list(map(printable, table["label"])), dtype=str)
+            return LabelTable(labels, names, spans)
     except guard.UNREADABLE as error:
         if isinstance(error, InputError):
             raise

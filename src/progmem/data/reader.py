@@ -16,10 +16,16 @@ from progmem import guard
 from progmem.data.arrays import CASES, FILES, Axes, from_xarray, mask_sentinels, split_array
 from progmem.data.csv_files import csv_layout, read_csv
 from progmem.data.options import BY_RULE, ReadOptions
-from progmem.data.recordings import Recording, Recordings, check_channels
+from progmem.data.recordings import (
+    Recording,
+    Recordings,
+    check_channels,
+    with_printable_names,
+)
 from progmem.data.signals import checked, read_edf, read_miniseed, read_wfdb
 from progmem.data.tables import Split, is_table, split_table, to_pandas
 from progmem.errors import InputError, RepairableError
+from progmem.names import printable, printable_labels
 
 MOST_FILES = 2**16  # open at once
 EXTRA = "pip install 'progmem[data]'"
@@ -103,6 +109,7 @@ def read_with(source: Any, options: ReadOptions = BY_RULE, *, axes: Axes = FILES
         found = _read_object(source, options, axes)
     if not found.recordings:
         raise InputError("there are no series; give at least one")
+    found = found._replace(recordings=[with_printable_names(r) for r in found.recordings])
     for recording in found.recordings:
         if not np.prod(recording.values.shape):
             shape = tuple(recording.values.shape)
@@ -113,7 +120,9 @@ def read_with(source: Any, options: ReadOptions = BY_RULE, *, axes: Axes = FILES
     cases = axes is CASES and isinstance(source, list | tuple)
     check_channels(found.recordings, "; a case is (channels, time)" if cases else "")
     items = tuple(mask_sentinels(found.recordings, options.missing_numbers))
-    return Recordings(items, found.labels, found.notes, skipped)
+    notes, skipped = (tuple(map(printable, texts)) for texts in (found.notes, skipped))
+    labels = None if found.labels is None else printable_labels(found.labels)
+    return Recordings(items, labels, notes, skipped)
 
 
 def _read_object(source: Any, options: ReadOptions, axes: Axes) -> Split:
