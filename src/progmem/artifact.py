@@ -11,10 +11,11 @@ something of it checks the tensors and the note first, by `check_tensors` and `n
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -22,8 +23,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from progmem import guard
 from progmem.errors import ArtifactError, InputError
 from progmem.files import write_file
+from progmem.names import printable
 
 FORMAT = "progmem artifact 1"
 KINDS = (
@@ -72,6 +75,7 @@ def read(path: Path, kind: str) -> Artifact:
         with path.open("rb") as file:
             data = file.read(100)  # a large file of something else is not read to its end
             if _begins(data):
+                _check_header(file, path, kind, unread)
                 file.seek(0)
                 data = file.read()
     except OSError as error:
@@ -96,6 +100,28 @@ def read(path: Path, kind: str) -> Artifact:
     if not isinstance(note, dict):
         raise ArtifactError(f"{unread}: its note is not a mapping")
     return Artifact(tensors, note, sha256)
+
+
+def _check_header(file: IO[bytes], path: Path, kind: str, unread: str) -> None:
+    """Refuse a file by its header, before its tensors are read: another kind, another size."""
+    size = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    length = int.from_bytes(file.read(LENGTH), "little")
+    if length > size - LENGTH:
+        raise ArtifactError(f"{unread}: it is damaged, and ends before its header does")
+    if 2 * size > guard.free_memory():  # the file and the tensors in it
+        raise ArtifactError(f"{path} is larger than the memory that is free: {size} bytes")
+    try:
+        header = guard.load_json(file.read(length))
+        found = header.pop("__metadata__")["kind"]
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        whole = LENGTH + length + end == size
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ArtifactError(f"{unread}: {in_one_line(error)}; it is damaged") from error
+    if not whole:
+        raise ArtifactError(f"{unread}: it is damaged, its size is not what its header lists")
+    if found != kind and found in KINDS:
+        raise ArtifactError(f"{unread}: it is {_one(found)}")
 
 
 def begins(path: Path) -> bool:
@@ -149,7 +175,9 @@ def noted(
     flag = isinstance(value, bool) and kind is not bool  # which Python takes for a number
     if not isinstance(value, kind) or flag or not all(isinstance(item, of) for item in items):
         raise ArtifactError(f"{where}: {name} in its note is {str(value)[:60]!r}")
-    return value
+    if isinstance(value, list):
+        return [printable(item) if isinstance(item, str) else item for item in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def in_one_line(error: BaseException) -> str:

@@ -14,8 +14,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from progmem import guard
 from progmem.errors import ConfigError, InputError
 from progmem.legacy import current_settings
 
@@ -428,11 +427,11 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
     values: dict[str, Any] = {}
     if path is not None:
         try:
-            values = yaml.safe_load(path.read_text()) or {}
+            values = guard.load_yaml(path.read_bytes()) or {}
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not yaml: {_yaml_fault(error)}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} is not yaml: {error}") from error
         values = current_settings(check_mapping(values, str(path)))
         values = {k: dict(check_mapping(v, k)) for k, v in values.items()}
     for override in overrides:
@@ -441,18 +440,10 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
         if not (equals and dot and name):
             raise ConfigError(f"{override!r} must be section.key=value, e.g. train.epochs=20")
         try:
-            values.setdefault(section, {})[name] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            values.setdefault(section, {})[name] = guard.load_yaml(text)
+        except ValueError as error:
             raise ConfigError(f"{override!r} has a value that is not yaml") from error
     return values
-
-
-def _yaml_fault(error: Exception) -> str:
-    """What is wrong, and in which line."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is None:
-        return str(error).splitlines()[0]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {getattr(error, 'problem', '')}"
 
 
 SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have

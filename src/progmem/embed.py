@@ -22,6 +22,7 @@ from progmem.geometry import count_tokens, count_windows, token_spans, window_sp
 from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import load
+from progmem.names import to_cell
 from progmem.progress import Log, progress
 from progmem.series import Series, check_finite
 from progmem.training.run_folder import data_settings, read_as_trained, run_of
@@ -251,6 +252,7 @@ def _write_index(
     times: Any = spans[:, 0] / rate if rate is not None else ""
     if recording.calendar is not None:
         times = recording.calendar.at(spans[:, 0])
-    table = {"level": level, "row": np.arange(rows.start, rows.stop), "series": recording.name,
+    name = to_cell(recording.name)
+    table = {"level": level, "row": np.arange(rows.start, rows.stop), "series": name,
              "start": spans[:, 0], "end": spans[:, 1], "time": times}  # fmt: skip
     pd.DataFrame(table).to_csv(file, header=False, index=False)

@@ -6,7 +6,6 @@ function gives None for what is not of that version.
 """
 
 import hashlib
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from progmem import guard
 from progmem.artifact import Artifact, begins, in_one_line
 from progmem.errors import ArtifactError
 from progmem.files import to_json
@@ -107,8 +107,8 @@ def read_head(folder: Path) -> Artifact | None:
 
 def read_forecaster(path: Path) -> Artifact | None:
     """A forecaster: its note and its checksum are among its tensors."""
-    tensors = _plain_tensors(path)
-    if tensors is None or "note" not in tensors:
+    tensors = _plain_tensors(path, {"note"})
+    if tensors is None:
         return None
     note = _parsed(bytes(tensors["note"].flatten().tolist()), path)
     if note.get("format") != "progmem forecaster 3":
@@ -147,8 +147,8 @@ def forecaster_note(note: dict[str, Any]) -> dict[str, Any]:
 
 def read_stream(path: Path) -> Artifact | None:
     """The state of a stream that its user stored by safetensors."""
-    tensors = _plain_tensors(path)
-    if tensors is None or not {"model", "x", "horizon"} <= tensors.keys():
+    tensors = _plain_tensors(path, {"model", "x", "horizon"})
+    if tensors is None:
         return None
     _warn(path)
     return Artifact(tensors, {}, "")
@@ -177,14 +177,15 @@ def _warn(what: Path, verified: str = "save it again to have it verified") -> No
     )
 
 
-def _plain_tensors(path: Path) -> dict[str, Tensor] | None:
-    """The tensors of a safetensors file without our metadata; None if it is none.
+def _plain_tensors(path: Path, needed: set[str]) -> dict[str, Tensor] | None:
+    """The tensors of a safetensors file without our metadata; None if it is none, or lacks some.
 
     A damaged artifact is no such file: a flipped bit leaves it ``kind`` or ``note``.
     """
     try:
         with safe_open(path, "pt") as file:
-            if {"kind", "note"} & (file.metadata() or {}).keys():
+            ours = {"kind", "note"} & (file.metadata() or {}).keys()
+            if ours or not needed <= {*file.keys()}:
                 return None
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError):
@@ -204,8 +205,8 @@ def _note(path: Path) -> dict[str, Any]:
 
 def _parsed(data: bytes, where: Path) -> dict[str, Any]:
     try:
-        note = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        note = guard.load_json(data)
+    except ValueError as error:
         raise ArtifactError(f"{where} is damaged: {in_one_line(error)}") from error
     if not isinstance(note, dict):
         raise ArtifactError(f"{where} is damaged: it is not a mapping")

@@ -205,7 +205,8 @@ def test_other_labels_other_weights_and_other_settings_are_refused(tmp_path, pre
 def test_a_run_of_0_1_0_goes_on_although_its_setting_had_another_name(tmp_path):
     finetune(made(), tmp_path, config(), log=None)
     written = (tmp_path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(written.replace("label_share:", "labels:"))
+    _, settings = written.split("\n", 1)  # below the digest, which 0.1.0 had not
+    (tmp_path / "config.yaml").write_text(settings.replace("label_share:", "labels:"))
     finetune(made(), tmp_path, config(), log=None)
     assert (tmp_path / "config.yaml").read_text() == written
     with pytest.raises(ConfigError, match=r"other settings: finetune\.label_share differ"):

@@ -2,12 +2,25 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, cast
 
 import progmem
-from progmem.cli import data, own_data, probe, report, training
-from progmem.errors import ConfigError, InputError, ModelFolderError, TrainingError
+from progmem.cli import data, options, own_data, probe, report, training
+from progmem.errors import (
+    ArtifactError,
+    ConfigError,
+    InputError,
+    ModelFolderError,
+    TrainingError,
+)
+from progmem.names import printable
+
+MISUSE = (ArtifactError, ConfigError, InputError, ModelFolderError)
+TOO_MUCH = (MemoryError, RecursionError, OverflowError, UnicodeError)  # for Python, of some input
 
 
 class _Parser(argparse.ArgumentParser):
@@ -16,25 +29,68 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Bad use gives one line and exit code 2, a run that fails exit code 1."""
+    """Run one command. Whatever goes wrong is told in one line; ``--debug`` shows where.
+
+    Bad use and input that is too much give exit code 2, a run that fails and a bug exit code 1.
+    """
     args, rest = _make_parser().parse_known_args(arguments)
     args.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
     if len(args.overrides) < len(rest) or (rest and not args.takes_settings):
         args.parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    try:
-        args.run(args)
-    except (ConfigError, InputError, ModelFolderError) as error:
-        print(f"progmem: {error}", file=sys.stderr)
-        return 2
-    except (TrainingError, OSError) as error:  # a full disk, a folder that may not be written
-        print(f"progmem: {error}", file=sys.stderr)
-        return 1
+    with _plain_output():
+        try:
+            args.run(args)
+        except Exception as error:
+            if args.debug:
+                traceback.print_exc()
+            text, code = _told(error)
+            print(f"progmem: {printable(text)}", file=sys.stderr)
+            return code
     return 0
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What a person is told of an error, in one line, and the exit code."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MISUSE):
+        return str(error), 2
+    if isinstance(error, TrainingError | OSError):  # a full disk, a folder that may not be written
+        return str(error), 1
+    if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
+        return f"there is not enough memory: {text}; --debug shows where", 2
+    if isinstance(error, TOO_MUCH):
+        return f"the input is too much: {type(error).__name__}: {text}; --debug shows where", 2
+    return (
+        f"this is a bug of progmem: {type(error).__name__}: {text}; please report it with what the "
+        "same command shows with --debug",
+        1,
+    )
+
+
+@contextmanager
+def _plain_output() -> Iterator[None]:
+    """Names that a terminal cannot show become escapes, and a warning is one line."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    before: Any = warnings.formatwarning
+
+    def in_one_line(message: Any, category: Any, *place: Any) -> str:
+        if not issubclass(category, UserWarning):
+            return before(message, category, *place)
+        return f"progmem: warning: {printable(str(message))}\n"
+
+    warnings.formatwarning = cast(Any, in_one_line)
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _make_parser() -> _Parser:
     parser = _Parser(prog="progmem", description=progmem.__doc__)
     parser.add_argument("--version", action="version", version=f"progmem {progmem.__version__}")
+    options.add_debug(parser, default=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     report.add_demo(commands)
     own_data.add_check(commands)

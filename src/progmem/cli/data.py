@@ -41,6 +41,7 @@ def add_data(commands: Any) -> None:
     )
     options.add_out(parser, "folder to write to; by default that of $PROGMEM_DATA")
     parser.add_argument("--name", metavar="SET", help="which set, where an archive has several")
+    parser.add_argument("--limit", metavar="LIMIT", help=options.READING["limit"])
     parser.add_argument("--overwrite", action="store_true", help="replace a file that exists")
 
 
@@ -62,7 +63,9 @@ def _check(args: Namespace) -> None:
 def _convert(args: Namespace) -> None:
     from progmem.data.convert import convert
 
-    lines, good = convert(args.archive, args.out, name=args.name, overwrite=args.overwrite)
+    lines, good = convert(
+        args.archive, args.out, name=args.name, overwrite=args.overwrite, limit=args.limit
+    )
     print("\n".join(lines))
     if not good:
         raise InputError("converted, but the file differs from the reference, see above")

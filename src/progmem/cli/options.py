@@ -35,6 +35,7 @@ def add_command(
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_debug(parser)
     parser.set_defaults(run=run, parser=parser, takes_settings=takes_settings)
     return parser
 
@@ -45,6 +46,16 @@ def add_group(commands: Any, name: str, *, summary: str) -> Any:
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
     return parser.add_subparsers(dest="subcommand", metavar="COMMAND", required=True)
+
+
+def add_debug(parser: argparse.ArgumentParser, default: Any = argparse.SUPPRESS) -> None:
+    """--debug, before the command or behind it."""
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        default=default,
+        help="where something goes wrong, show Python's traceback too",
+    )
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, **options: Any) -> None:
@@ -134,6 +145,7 @@ READING = {  # what `progmem.read` takes, as options of every command that reads
     "repeated",
     "fill_gaps": "put missing samples where dates or times leave some out",
     "drop_duplicates": "keep the first of several rows of one time",
+    "limit": "how much memory the content of a file may take, such as 4GB",
 }
 
 

@@ -55,6 +55,8 @@ def split_array(
     if layout is None and axes is FILES:
         _refuse_ambiguous(name, array.shape, chosen)
     series = "series" in letters
+    if series and not array.size:  # one of them is enough to refuse
+        array = array[:1]
     rest = [letter for letter in letters if letter != "series"]
     if rest == ["time"]:
         array = array[..., None]

@@ -6,6 +6,7 @@ import io
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ def convert(
     *,
     name: str | None = None,
     overwrite: bool = False,
+    limit: Any = None,
 ) -> tuple[list[str], bool]:
     """Write a set of an archive to the folder ``out``; the set is recognised by the content.
 
@@ -30,6 +32,7 @@ def convert(
         archive: a zip as it was downloaded, the folder it was unpacked to, or one file.
         out: None: the folder of the environment variable PROGMEM_DATA.
         name: of the set, where an archive has several.
+        limit: how much memory what it unpacks to may take, as in `progmem.read`.
 
     Returns:
         What was written, one line each, and whether it matches what is known of that set.
@@ -40,13 +43,13 @@ def convert(
     if folder.is_file():
         raise InputError(f"{folder} is a file; give the folder to write to")
     try:
-        with open_archive(Path(archive)) as opened:
+        with open_archive(Path(archive), limit) as opened:
             name, converter = _choose(opened, name)
             path = folder / f"{name}{converter.suffix}"
             if path.exists() and not overwrite:
                 raise InputError(f"{path} is there already; --overwrite replaces it")
             found = converter.read(opened, name)
-    except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, RuntimeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         # RuntimeError: a password, or a compression that Python does not know
         raise InputError(
             f"{archive} cannot be read: {error}; the folder it unpacks to will do too"

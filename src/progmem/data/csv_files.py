@@ -9,6 +9,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from progmem.names import from_cell
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -94,6 +96,14 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
             raise ValueError(
                 "rows have more cells than the first line: a comma too many, or as decimal sign?"
             ) from error
+    texts = [i for i, kind in enumerate(table.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
+    for i in texts:
+        column = table.columns[i]
+        if table[column].astype(str).str.startswith("'").any():
+            table[column] = table[column].map(from_cell, na_action="ignore")
+    table.columns = table.columns.map(
+        lambda name: from_cell(name) if isinstance(name, str) else name
+    )
     unnamed = table.columns.astype(str).str.startswith("Unnamed: ")
     table = table.loc[:, ~(unnamed & table.isna().all().to_numpy())]  # a comma ends every line
     first = table.iloc[:, 0]

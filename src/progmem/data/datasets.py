@@ -8,14 +8,13 @@ import gzip
 import hashlib
 import io
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.data.dates import by_date
 from progmem.data.sets import DatedSeries, LabelledSet
 from progmem.data.splits import choose_rows, options_of
@@ -208,10 +207,9 @@ def content_sha256(arrays: dict[str, np.ndarray], names: Sequence[str] = MAIN_AR
 
 def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        arrays = guard.load_npz(path, None)
+    except guard.UNREADABLE as error:
+        raise InputError(f"{path} cannot be read: {guard.first_line(error)}") from error
     missing = [name for name in (*MAIN_ARRAYS, "classes", *file.extra) if name not in arrays]
     if missing:
         raise InputError(f"{path} has no {', '.join(missing)}")
@@ -230,8 +228,9 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
     import pandas as pd
 
     try:
+        guard.check_text(path, ",", None)
         text = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
+    except guard.UNREADABLE as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if file.sha256 is not None:
         _check_sha256(path, hashlib.sha256(text).hexdigest(), file.sha256)

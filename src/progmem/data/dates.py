@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.errors import InputError
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
     return table.drop(columns="date").set_axis(index)
 
 
-def fill_gaps(table: "pd.DataFrame", name: str) -> tuple["pd.DataFrame", int]:
+def fill_gaps(table: "pd.DataFrame", name: str, limit: Any = None) -> tuple["pd.DataFrame", int]:
     """``table``, indexed by increasing dates or times, with rows of NaN where samples are missing.
 
     The second is how many rows were put in.
@@ -186,6 +187,9 @@ def fill_gaps(table: "pd.DataFrame", name: str) -> tuple["pd.DataFrame", int]:
             f"{name}: from {index[row - 1]} to {index[row]} (row {row}) is no multiple of the "
             "usual step, so gaps cannot be filled; resample it to even steps first"
         )
+    rows = 1 + float(np.round(steps / usual).sum())
+    rows = int(rows) if np.isfinite(rows) else 2**62
+    guard.check_table(name, table, limit, rows=rows, columns=1 + table.shape[1])
     places = np.concatenate([[0], np.cumsum(np.round(steps / usual))]).astype(np.int64)
     count = np.arange(int(places[-1]) + 1)
     whole = index[0] + pd.to_timedelta(count * usual, unit=index.unit) if dated else count * usual

@@ -5,8 +5,6 @@ The draw does not depend on the encoder.
 Shapes: B, R series, L samples, C channels.
 """
 
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.config import Amount, parse_amount
 from progmem.data.csv_files import read_csv
 from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
@@ -24,6 +23,7 @@ from progmem.data.recordings import Recording
 from progmem.data.sets import LabelledSet
 from progmem.data.source import open_files
 from progmem.errors import InputError
+from progmem.names import printable, printable_labels
 
 
 def draw_labels(
@@ -222,18 +222,19 @@ def read_labels(path: Path) -> LabelTable:
         raise InputError(f"there is no file {path}; --labels names a .csv, .npy or .npz file")
     try:
         if path.suffix in (".npy", ".npz"):
-            labels = _read_array(path)
+            labels = printable_labels(_read_array(path))
             if labels.ndim != 1:
                 raise InputError(f"{path} must hold one label per series, got shape {labels.shape}")
             return LabelTable(labels)
         if path.suffix == ".csv":
             # as text: 001 is not 1, and NA may be a class; only an empty cell is missing
+            guard.check_text(path, ",", None)
             table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
             if "label" not in table.columns:
                 found = ", ".join(map(str, table.columns))
                 raise InputError(f"{path} has no column 'label'; it has {found}")
             table = table.fillna("")
-            names = list(table["series"]) if "series" in table.columns else None
+            names = list(map(printable, table["series"])) if "series" in table.columns else None
             spans = None
             if "start" in table.columns or "end" in table.columns:
                 if names is None:
@@ -245,24 +246,25 @@ def read_labels(path: Path) -> LabelTable:
                         table.get("start", nothing), table.get("end", nothing), strict=True
                     )
                 ]
-            return LabelTable(np.array(table["label"], dtype=str), names, spans)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            labels = np.array(list(map(printable, table["label"])), dtype=str)
+            return LabelTable(labels, names, spans)
+    except guard.UNREADABLE as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{path} cannot be read: {guard.first_line(error)}") from error
     raise InputError(f"{path} must end in .csv, .npy or .npz")
 
 
 def _read_array(path: Path) -> np.ndarray:
     """The array of a .npy file, or the only one of a .npz file."""
-    with path.open("rb") as stream:
-        content = np.load(stream, allow_pickle=False)
-        if path.suffix == ".npy":
-            return np.asarray(content)
-        if len(content.files) != 1:
-            found = ", ".join(content.files) or "none"
-            raise InputError(f"{path} must hold one array, the labels; it has {found}")
-        return np.asarray(content[content.files[0]])
+    if path.suffix == ".npy":
+        with path.open("rb") as stream:
+            return np.asarray(np.load(stream, allow_pickle=False))
+    arrays = guard.load_npz(path, None)
+    if len(arrays) != 1:
+        found = ", ".join(arrays) or "none"
+        raise InputError(f"{path} must hold one array, the labels; it has {found}")
+    return next(iter(arrays.values()))
 
 
 class LabelledRecordings(NamedTuple):

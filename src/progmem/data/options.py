@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from progmem import guard
 from progmem.data.arrays import check_layout
 from progmem.errors import InputError
 
@@ -25,9 +26,11 @@ class ReadOptions:
     missing: Any = ()
     fill_gaps: bool = False
     drop_duplicates: bool = False
+    limit: Any = None
 
     def __post_init__(self) -> None:
         check_layout(self.layout)
+        guard.read_limit(self.limit)
         if self.time is not None and self.date_column is not None:
             raise InputError("time and date_column are the same column; give one of them")
         given = self.missing

@@ -5,22 +5,27 @@ Shapes: B series, L samples, C channels.
 
 import errno
 import sys
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from progmem import guard
 from progmem.data.arrays import CASES, FILES, Axes, from_xarray, mask_sentinels, split_array
 from progmem.data.csv_files import csv_layout, read_csv
 from progmem.data.options import BY_RULE, ReadOptions
-from progmem.data.recordings import Recording, Recordings, check_channels
-from progmem.data.signals import read_edf, read_miniseed, read_wfdb
+from progmem.data.recordings import (
+    Recording,
+    Recordings,
+    check_channels,
+    with_printable_names,
+)
+from progmem.data.signals import checked, read_edf, read_miniseed, read_wfdb
 from progmem.data.tables import Split, is_table, split_table, to_pandas
 from progmem.errors import InputError, RepairableError
+from progmem.names import printable, printable_labels
 
 MOST_FILES = 2**16  # open at once
 EXTRA = "pip install 'progmem[data]'"
@@ -41,6 +46,7 @@ def read(
     missing: Any = (),
     fill_gaps: bool = False,
     drop_duplicates: bool = False,
+    limit: Any = None,
 ) -> Recordings:
     """The recordings of a file, a folder, an array or a table, as all commands read them.
 
@@ -69,6 +75,8 @@ def read(
         missing: a number such as -9999, or several, or texts that stand for a missing value.
         fill_gaps: whether to put rows of NaN where dates or times leave samples out.
         drop_duplicates: whether to keep only the first of several rows of one time.
+        limit: how much memory the content of a file may take, in bytes or as a text such as "4GB";
+            by default fifty times the size of the file, and no more than is free.
 
     Example:
         >>> import pandas as pd, progmem
@@ -85,7 +93,7 @@ def read(
     options = ReadOptions(
         layout=layout, case=case, time=time, channel=channel, value=value, label=label, sep=sep,
         date_column=date_column, date_format=date_format, missing=missing, fill_gaps=fill_gaps,
-        drop_duplicates=drop_duplicates,
+        drop_duplicates=drop_duplicates, limit=limit,
     )  # fmt: skip
     return read_with(source, options)
 
@@ -101,6 +109,7 @@ def read_with(source: Any, options: ReadOptions = BY_RULE, *, axes: Axes = FILES
         found = _read_object(source, options, axes)
     if not found.recordings:
         raise InputError("there are no series; give at least one")
+    found = found._replace(recordings=[with_printable_names(r) for r in found.recordings])
     for recording in found.recordings:
         if not np.prod(recording.values.shape):
             shape = tuple(recording.values.shape)
@@ -111,7 +120,9 @@ def read_with(source: Any, options: ReadOptions = BY_RULE, *, axes: Axes = FILES
     cases = axes is CASES and isinstance(source, list | tuple)
     check_channels(found.recordings, "; a case is (channels, time)" if cases else "")
     items = tuple(mask_sentinels(found.recordings, options.missing_numbers))
-    return Recordings(items, found.labels, found.notes, skipped)
+    notes, skipped = (tuple(map(printable, texts)) for texts in (found.notes, skipped))
+    labels = None if found.labels is None else printable_labels(found.labels)
+    return Recordings(items, labels, notes, skipped)
 
 
 def _read_object(source: Any, options: ReadOptions, axes: Axes) -> Split:
@@ -213,7 +224,7 @@ def _holds_labels(path: Path) -> bool:
     if path.name.lower() != "labels.csv":
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
-        return "label" in stream.readline().strip().split(",")
+        return "label" in stream.readline(guard.PIECE).strip().split(",")
 
 
 def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
@@ -228,8 +239,8 @@ def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
     except ImportError as error:
         package = str(error.name or error).partition(".")[0]
         raise InputError(f"{path} needs {package}: {EXTRA}") from error
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    except guard.UNREADABLE as error:
+        raise InputError(f"{path} cannot be read: {guard.first_line(error)}") from error
 
 
 def _read_npy(path: Path, name: str, options: ReadOptions) -> Split:
@@ -247,6 +258,7 @@ def _read_npy(path: Path, name: str, options: ReadOptions) -> Split:
         if error.errno != errno.EMFILE or not _raise_file_limit():
             raise
         array = np.load(path, mmap_mode="r", allow_pickle=False)
+    _check_series(path, [array], options)
     return Split(split_array(array, name, options.layout, FILES))
 
 
@@ -266,9 +278,16 @@ def _raise_file_limit() -> bool:
 
 def _read_npz(path: Path, name: str, options: ReadOptions) -> Split:
     options.refuse_columns("a .npz file")
-    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in archive.files}
+    arrays = guard.load_npz(path, options.limit)
+    _check_series(path, list(arrays.values()), options)
     return _split_arrays(name, arrays, options, FILES)
+
+
+def _check_series(path: Path, arrays: Sequence[np.ndarray], options: ReadOptions) -> None:
+    """Refuse arrays of more series than there is room for, however small these are."""
+    split = (options.layout or "").startswith("series")
+    counts = [len(array) for array in arrays if array.ndim == 3 or (split and array.ndim == 2)]
+    guard.check_series(path, sum(counts), options.limit)
 
 
 def _split_arrays(
@@ -304,6 +323,7 @@ def _read_text(path: Path, name: str, options: ReadOptions) -> Split:
     tabs = kind_of(path) == ".tsv"
     sep = options.sep or ("\t" if tabs else ",")
     wide = options.layout == "series,time"
+    guard.check_text(path, sep, options.limit)
     has_header, several_columns = csv_layout(path, wide=wide, sep=sep)
     # in a file of one channel a blank line is a missing sample
     table = read_csv(
@@ -334,7 +354,9 @@ def _read_parquet(path: Path, name: str, options: ReadOptions) -> Split:
     import pandas as pd
     import pyarrow  # noqa: F401  # which pandas would not name
 
-    return split_table(pd.read_parquet(path, engine="pyarrow"), name, options, FILES)
+    guard.check_parquet(path, options.limit)
+    table = checked(pd.read_parquet, path, engine="pyarrow")
+    return split_table(table, name, options, FILES)
 
 
 AEON = {".ts": "load_from_ts_file", ".arff": "load_from_arff_file"}
@@ -346,7 +368,8 @@ def _read_with_aeon(path: Path, name: str, options: ReadOptions) -> Split:
         raise InputError(f"a {kind_of(path)} file says itself what its axes are; leave layout out")
     import aeon.datasets as readers
 
-    found: Any = getattr(readers, AEON[kind_of(path)])(str(path))
+    guard.check_text(path, ",", options.limit, column=0)
+    found: Any = checked(getattr(readers, AEON[kind_of(path)]), str(path))
     x, y = found if isinstance(found, tuple) else (found, None)
     if not len(x):
         raise InputError("there are no series; give at least one")

@@ -11,6 +11,7 @@ import numpy as np
 
 from progmem.data.dates import COVARIATES, Calendar, has_calendar, time_covariates
 from progmem.errors import InputError
+from progmem.names import printable
 
 
 class Recording(NamedTuple):
@@ -95,6 +96,12 @@ class Recordings(Sequence[Recording]):
             some = ", ".join(self.skipped[:5]) + (", …" if len(self.skipped) > 5 else "")
             lines.append(f"skipped {len(self.skipped)} files that are no recordings: {some}")
         return lines
+
+
+def with_printable_names(recording: Recording) -> Recording:
+    """The recording with names that are safe to show (see `progmem.names`)."""
+    columns, units = (tuple(map(printable, texts)) for texts in recording[4:6])
+    return recording._replace(name=printable(recording.name), columns=columns, units=units)
 
 
 def with_covariates(recordings: Sequence[Recording]) -> list[Recording]:

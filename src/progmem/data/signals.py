@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.data.dates import Calendar
 from progmem.data.options import ReadOptions
 from progmem.data.recordings import Recording
@@ -32,8 +33,9 @@ def read_edf(path: Path, name: str, options: ReadOptions) -> Split:
     _refuse_options(path, options)
     import edfio
 
+    _check_edf(path, options)
     read: Any = edfio.read_bdf if path.suffix.lower() == ".bdf" else edfio.read_edf
-    edf = _checked(read, path)
+    edf = checked(read, path)
     channels = [
         _Channel(signal.label, signal.physical_dimension, float(signal.sampling_frequency), signal)
         for signal in edf.signals
@@ -52,7 +54,8 @@ def read_wfdb(path: Path, name: str, options: ReadOptions) -> Split:
     _refuse_options(path, options)
     import wfdb
 
-    record = _checked(wfdb.rdrecord, str(path.with_suffix("")))
+    _check_wfdb(path, checked(wfdb.rdheader, str(path.with_suffix(""))), options)
+    record = checked(wfdb.rdrecord, str(path.with_suffix("")))
     if record.p_signal is None or not record.p_signal.size:
         raise InputError(f"{path} has no samples")
     rate = float(record.fs)
@@ -71,7 +74,7 @@ def read_miniseed(path: Path, name: str, options: ReadOptions) -> Split:
     _refuse_options(path, options)
     import obspy
 
-    stream = _checked(obspy.read, str(path), format="MSEED")
+    stream = checked(obspy.read, str(path), format="MSEED")
     stations: dict[str, list[Any]] = {}
     for trace in stream:
         trace.data = np.asarray(trace.data, dtype=np.float64)
@@ -85,9 +88,14 @@ def read_miniseed(path: Path, name: str, options: ReadOptions) -> Split:
         if others:
             notes.append(_left_out(name, others, rate))
         parts = obspy.Stream([trace for trace in parts if trace.stats.sampling_rate == rate])
-        parts.merge(method=1, fill_value=np.nan).sort()
         start = min(trace.stats.starttime for trace in parts)
+        span = float(max(trace.stats.endtime for trace in parts) - start)
+        samples, several = int(span * rate) + 1, len({trace.id for trace in parts})
+        size = sum(trace.data.nbytes for trace in parts)
+        what = f"{samples} samples of {several} channels with the gaps between its traces"
+        guard.check(str(path), samples * several * guard.CELL, options.limit, what, size=size)
         end = max(trace.stats.endtime for trace in parts)
+        parts.merge(method=1, fill_value=np.nan).sort()
         parts.trim(start, end, pad=True, fill_value=np.nan)
         channels = [
             _Channel(f"{t.stats.location}.{t.stats.channel}".lstrip("."), "", rate, None)
@@ -99,7 +107,40 @@ def read_miniseed(path: Path, name: str, options: ReadOptions) -> Split:
     return Split(found, None, tuple(notes))
 
 
-def _checked(read: Callable[..., Any], *args: Any, **options: Any) -> Any:
+def _check_edf(path: Path, options: ReadOptions) -> None:
+    """Refuse a file whose header lists more samples than it holds."""
+    with path.open("rb") as stream:
+        head = stream.read(256)
+        try:
+            records, signals = int(head[236:244]), int(head[252:256])
+            stream.seek(256 + 216 * signals)
+            counts = stream.read(8 * signals)
+            samples = [int(counts[8 * i : 8 * i + 8]) for i in range(signals)]
+        except ValueError as error:
+            raise ValueError("its header is not that of an EDF file") from error
+    if min([records, *samples], default=0) < 0 or records * sum(samples) > path.stat().st_size:
+        raise ValueError(
+            f"its header lists {records} records of {sum(samples)} samples, more than it holds"
+        )
+    needed = records * sum(samples) * guard.CELL
+    guard.check(path, needed, options.limit, f"{records * sum(samples)} samples")
+
+
+def _check_wfdb(path: Path, header: Any, options: ReadOptions) -> None:
+    """Refuse a header that lists more than its files hold, or files of other folders."""
+    segments = [str(name) for name in getattr(header, "seg_name", None) or ()]
+    names = {str(name) for name in getattr(header, "file_name", None) or segments}
+    outside = sorted(name for name in names if Path(name).name != name)
+    if outside:
+        raise ValueError(f"it names {outside[0]!r}, which is not a file beside it")
+    samples = (header.sig_len or 0) * (header.n_sig or 0)
+    beside = [file for file in path.parent.iterdir() if {file.name, file.stem} & names]
+    size = sum(file.stat().st_size for file in beside)
+    what = f"{header.sig_len} samples of {header.n_sig} channels"
+    guard.check(str(path), samples * guard.CELL, options.limit, what, size=size)
+
+
+def checked(read: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What a library reads; whatever it raises for a damaged file becomes a ValueError."""
     try:
         return read(*args, **options)

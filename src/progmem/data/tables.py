@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.data import dates
 from progmem.data.arrays import Axes
 from progmem.data.dates import Calendar, read_dates, regular_dates
@@ -204,6 +205,8 @@ def _long(
             raise InputError(f"case {mixed.idxmax()} has more than one {label!r}")
         y = labels.first().to_numpy()
     order = list(dict.fromkeys(table[case]))  # of first appearance
+    rows, columns = table.shape
+    guard.check_table(name, table, options.limit, rows=rows, columns=columns, cases=len(order))
     if time is not None:
         table = table.copy(deep=False)
         table[time] = _times(table[time], options.date_format)
@@ -257,6 +260,8 @@ def _pivot(
         raise RepairableError(
             f"case {key} has channel {what} twice at {time} {when}; {DROP}", option=DROP_OPTION
         )
+    rows, columns = len(table[[case, time]].drop_duplicates()), table[channel].nunique()
+    guard.check_table("the table", table, options.limit, rows=rows, columns=columns)
     return table.pivot(index=[case, time], columns=channel, values=value).reset_index()
 
 
@@ -299,7 +304,7 @@ def _in_time(
             f"{table.index[row - 1]}; does it hold several series? Then say which by case= (--case)"
         )
     if options.fill_gaps:
-        table, count = dates.fill_gaps(table, name)
+        table, count = dates.fill_gaps(table, name, options.limit)
         if count:
             notes.append(f"{name}: put in {count} rows of NaN where samples are missing")
     if dated and strict:
@@ -392,8 +397,8 @@ def _numbers(table: "pd.DataFrame") -> np.ndarray:
     kinds = pd.api.types
     bad = [
         str(c)
-        for c in table.columns
-        if kinds.is_complex_dtype(table[c]) or not kinds.is_numeric_dtype(table[c])
+        for c, kind in zip(table.columns, table.dtypes, strict=True)
+        if kinds.is_complex_dtype(kind) or not kinds.is_numeric_dtype(kind)
     ]
     if bad:
         raise InputError(

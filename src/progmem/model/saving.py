@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from progmem.model.pmt import PMT
 
 FILE = "model.safetensors"
+LAYER_TENSORS = 10  # that every layer has
 FEATURE_STATS = "feature_stats."  # in the names of their tensors
 
 
@@ -139,7 +140,8 @@ def build(found: Artifact, folder: Path) -> "PMT":
     unread, tensors = f"{folder} is not a model this version can read", found.tensors
     try:
         cfg = ModelConfig.from_dict(artifact.noted(found.note, "config", dict, unread))
-        if cfg.blocks + cfg.encoder_layers > len(tensors):  # a small file builds no large model
+        layers = cfg.blocks + cfg.encoder_layers
+        if LAYER_TENSORS * layers > len(tensors):  # a small file builds no large model
             raise ArtifactError(f"{unread}: it has fewer tensors than its config has layers")
         with torch.random.fork_rng(devices=[]):  # loading draws nothing from the caller's numbers
             with torch.device("meta"):  # shapes alone, before anything is given memory

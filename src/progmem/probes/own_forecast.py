@@ -15,6 +15,7 @@ from progmem.forecaster import PMTForecaster
 from progmem.forecasting import kept
 from progmem.model.pmt import PMT
 from progmem.model.saving import load
+from progmem.names import to_cell
 from progmem.progress import Log
 from progmem.provenance import digests, history_of, seen_in
 from progmem.series import check_count
@@ -89,7 +90,7 @@ def forecast_files(
             log("\n".join(_told(forecaster, horizons)))
     if out is not None:
         written = predicted if len(horizons) > 1 else predicted.droplevel("horizon")
-        written.to_csv(out)
+        as_cells(written).to_csv(out)
     if keeps is not None:
         forecaster.save(keeps)
     if plot is not None:
@@ -97,6 +98,13 @@ def forecast_files(
     if log is not None:
         log(_ending(predicted, source, out, plot, keeps or probe, horizons, model, options))
     return predicted
+
+
+def as_cells(table: "pd.DataFrame") -> "pd.DataFrame":
+    """A table of predictions with names that no spreadsheet runs."""
+    table = table.rename(columns=to_cell)
+    named = "series" in table.index.names
+    return table.rename(index=to_cell, level="series") if named else table
 
 
 def _kept_as(out: Path, model: Path | None, *, many: bool) -> Path:

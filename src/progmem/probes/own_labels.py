@@ -16,6 +16,7 @@ from progmem.errors import InputError
 from progmem.files import check_output
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
+from progmem.names import to_cell
 from progmem.probes.own_data import POOLING, LabelProbe, Prediction, compare_on_labels
 from progmem.progress import Log
 from progmem.provenance import check_labels_unseen, seen_by
@@ -192,12 +193,17 @@ def _write(out: Path, names: Sequence[str], prediction: Prediction) -> None:
     """One row a series: its likeliest label, how likely that is, and how likely each class is."""
     with out.open("w", newline="") as file:
         table = csv.writer(file)
-        each = [f"probability of {label}" for label in prediction.classes]
+        each = [to_cell(f"probability of {label}") for label in prediction.classes]
         table.writerow(["series", "label", "probability", *each])
         for name, label, probability, likely in zip(
             names, prediction.label, prediction.probability, prediction.likely, strict=True
         ):
-            row = [name, label, f"{probability:.4f}", *(f"{one:.4f}" for one in likely)]
+            row = [
+                to_cell(name),
+                to_cell(label),
+                f"{probability:.4f}",
+                *(f"{one:.4f}" for one in likely),
+            ]
             table.writerow(row)
 
 

@@ -88,7 +88,7 @@ def forecast_plot(past: "dict[str, pd.DataFrame]", predicted: "pd.DataFrame") ->
                 axis.fill_between(
                     now.index, now[bands[0]], now[bands[-1]], color=colour, alpha=0.2, lw=0
                 )
-        axis.set_title(f"{name} {named}".strip(), fontsize=9)
+        axis.set_title(f"{name} {named}".strip(), fontsize=9, parse_math=False)  # $ is a letter
         axis.tick_params(labelsize=7)
         if recent.index.dtype.kind == "M":  # whole dates at each mark would overlap
             formatter: Any = ConciseDateFormatter  # which has no types

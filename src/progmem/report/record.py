@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import progmem
+from progmem import guard
 from progmem.errors import ArtifactError
 from progmem.files import write_file
 
@@ -50,8 +51,8 @@ def write(path: Path, result: dict[str, Any]) -> Path:
 def read(path: Path) -> dict[str, Any]:
     """What `write` put into ``path``; a file of 0.1.0 has no checksum, which is said."""
     try:
-        result = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        result = guard.load_json(path.read_bytes())
+    except ValueError as error:
         raise ArtifactError(f"{path} is not a result: {' '.join(str(error).split())}") from error
     if not isinstance(result, dict):
         raise ArtifactError(f"{path} is not a result: it holds no mapping")

@@ -1,6 +1,7 @@
 """The folder of a run: its lock, its config, what it was trained on, and its metrics."""
 
-import json
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from progmem import guard
 from progmem.config import (
     DataConfig,
     FinetuneConfig,
@@ -26,6 +28,10 @@ from progmem.files import to_json, write_file
 from progmem.legacy import current_settings
 from progmem.model.pmt import PMT
 from progmem.provenance import NONE, History, TrainedOn
+
+SEAL = b"# sha256 "  # begins the first line of a file of settings
+SHA256 = 64  # digits
+CHANGED = "its sha256 is not that of what it holds; put it back, or begin another run with -o"
 
 
 @contextmanager
@@ -81,7 +87,7 @@ def settle_config(
                 "train.steps may grow. Give another folder with -o, or the settings of its "
                 "config.yaml"
             )
-    write_file(path, yaml.safe_dump(dict(config), sort_keys=False).encode())
+    write_file(path, _sealed(yaml.safe_dump(dict(config), sort_keys=False).encode()))
 
 
 def settle_source(folder: Path, source: Mapping[str, Any], recordings: Sequence[Recording]) -> None:
@@ -97,7 +103,7 @@ def settle_source(folder: Path, source: Mapping[str, Any], recordings: Sequence[
         if begun == now:
             begun, now = (f"columns {', '.join(s.get('columns', []))}" for s in (kept, noted))
         raise ConfigError(f"{folder} was begun on {begun}, not on {now}; give another with -o")
-    write_file(path, to_json(noted))
+    write_file(path, to_json({**noted, "sha256": _sha256(to_json(noted))}))
 
 
 def _described(source: Mapping[str, Any]) -> str:
@@ -112,9 +118,18 @@ def read_source(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return dict(json.loads(path.read_bytes()))
-    except (ValueError, TypeError) as error:
+        source = guard.load_json(path.read_bytes())
+        if not isinstance(source, dict):
+            raise ValueError("it is no mapping")
+        # the last entry is a digest, whatever a flipped bit has made of its name
+        name, digest = ([*source.items()] or [("", None)])[-1]
+        if name == "sha256" or (isinstance(digest, str) and len(digest) == SHA256):
+            del source[name]
+            if (name, digest) != ("sha256", _sha256(to_json(source))):
+                raise ValueError(CHANGED)
+    except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
+    return source
 
 
 def read_as_trained(
@@ -180,9 +195,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        settings = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+        settings = guard.load_yaml(_unsealed(path.read_bytes()))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
     return current_settings(check_mapping(settings, str(path)))
 
 
@@ -196,13 +211,32 @@ def cut_metrics(folder: Path, step: int) -> None:
     path = folder / "metrics.jsonl"
     kept = []
     if path.exists():
-        for line in path.read_text().splitlines():
+        for line in path.read_bytes().splitlines():
             try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except ValueError:
-                break  # a line cut short by a kill; nothing whole follows it
-    write_file(path, "".join(kept).encode())
+                if guard.load_json(line)["step"] <= step:
+                    kept.append(line + b"\n")
+            except (ValueError, KeyError, TypeError):
+                continue  # a line cut short by a kill, or damaged
+    write_file(path, b"".join(kept))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sealed(data: bytes) -> bytes:
+    """``data`` below a comment with its digest."""
+    return SEAL + _sha256(data).encode() + b"\n" + data
+
+
+def _unsealed(data: bytes) -> bytes:
+    """What `_sealed` was given; files of earlier versions have no digest."""
+    head = len(SEAL) + SHA256 + 1
+    # one flipped bit leaves either the words or the digits
+    begun = data.startswith(SEAL) or re.fullmatch(rb"[0-9a-f]{64}\n", data[len(SEAL) : head])
+    if begun and data != _sealed(data[head:]):
+        raise ValueError(CHANGED)
+    return data
 
 
 def _flat(nested: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,16 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.errors import InputError
 
 Opener = Callable[[], IO[bytes]]
 EMPTY = re.compile(r"[,\t] *[,\t]")  # blanks may be many, other separators not
+EDGE = re.compile(r"[\s,]+")  # between two cells
 HEAD = 2**16  # bytes; the header of a table of 370 clients fits
 
 
@@ -22,6 +24,7 @@ class Archive(NamedTuple):
 
     path: Path
     members: dict[str, Opener]
+    limit: Any = None  # of the memory it may take, as in `progmem.read`
 
     def first_line(self, member: str) -> str:
         with self.members[member]() as stream:
@@ -53,10 +56,22 @@ class Archive(NamedTuple):
             )
         return {file: whole[0] + file for file in files}
 
+    def check_cells(self, member: str, text: str) -> None:
+        """Refuse a text whose cells would take too much as texts of their own."""
+        cells = len(EDGE.findall(text))
+        guard.check(self.path, cells * guard.TEXT_CELL, self.limit, f"{cells} cells in {member}")
+
+    def check_columns(self, member: str, sep: str) -> None:
+        """Refuse a table of too many columns."""
+        with self.members[member]() as stream:
+            count = 1 + stream.readline().count(sep.encode())
+        guard.check(self.path, count * guard.COLUMN, self.limit, f"{count} columns in {member}")
+
     def rows(self, member: str) -> list[list[str]]:
         """The cells of a text of rows, separated by blanks, tabs or commas, all rows alike."""
         with self.members[member]() as stream:
             text = stream.read().decode("utf-8-sig", errors="replace")
+        self.check_cells(member, text)
         rows: list[list[str]] = []
         for number, line in enumerate(text.splitlines(), 1):
             if EMPTY.search(line):
@@ -85,25 +100,29 @@ class Archive(NamedTuple):
 
 
 @contextmanager
-def open_archive(path: Path) -> Iterator[Archive]:
+def open_archive(path: Path, limit: Any = None) -> Iterator[Archive]:
     """The archive at ``path``; a zip in a zip is looked into, one in a folder is not."""
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        yield Archive(path, {f.relative_to(path).as_posix(): _opener(f) for f in files})
+        yield Archive(path, {f.relative_to(path).as_posix(): _opener(f) for f in files}, limit)
         return
     if not path.is_file():
         raise InputError(f"there is no file or folder {path}")
     if not zipfile.is_zipfile(path):
         if path.suffix.lower() == ".zip":
             raise InputError(f"{path} is not a zip file, or only a part of one")
-        yield Archive(path, {path.name: _opener(path)})
+        yield Archive(path, {path.name: _opener(path)}, limit)
         return
     with zipfile.ZipFile(path) as outer:
+        opened = [outer]
+        guard.check_zip(path, opened, limit)
         members = _members(outer)
         for name in [name for name in members if name.lower().endswith(".zip")]:
             inner = zipfile.ZipFile(io.BytesIO(outer.read(name)))
+            opened.append(inner)
+            guard.check_zip(path, opened, limit)
             members |= {f"{name}/{member}": opener for member, opener in _members(inner).items()}
-        yield Archive(path, members)
+        yield Archive(path, members, limit)
 
 
 def _opener(file: Path) -> Opener:

@@ -42,6 +42,7 @@ def _hours(archive: Archive, member: str) -> Any:
     """Sums by the hour they end in, a piece of the 700 MB at a time."""
     import pandas as pd
 
+    archive.check_columns(member, ";")
     sums, dates = [], []
     with archive.members[member]() as stream:
         try:

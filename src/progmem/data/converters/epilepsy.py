@@ -112,7 +112,9 @@ def _header(archive: Archive, member: str) -> list[str]:
 
 def _below_header(archive: Archive, member: str, width: int) -> list[list[str]]:
     with archive.members[member]() as stream:
-        lines = stream.read().decode("utf-8", errors="replace").splitlines()[1:]
+        text = stream.read().decode("utf-8", errors="replace")
+    archive.check_cells(member, text)
+    lines = text.splitlines()[1:]
     rows = [line.split(",") for line in lines if line.strip()]
     for number, cells in enumerate(rows, 2):
         if len(cells) != width:

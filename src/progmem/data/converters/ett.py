@@ -18,6 +18,7 @@ def read(archive: Archive, name: str) -> bytes:
     import pandas as pd
 
     member = next(member for member in _files(archive) if PurePosixPath(member).stem == name)
+    archive.check_columns(member, ",")
     with archive.members[member]() as stream:
         text = stream.read()
     with archive.members[member]() as stream:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from progmem.data.converters.archive import Archive
+from progmem.data.options import ReadOptions
 from progmem.data.reader import read_with
 from progmem.errors import InputError
 
@@ -75,7 +76,7 @@ def _read_with_aeon(archive: Archive, member: str) -> tuple[list[np.ndarray], li
         with archive.members[member]() as packed, file.open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked)
         try:
-            found = read_with(file)
+            found = read_with(file, ReadOptions(limit=archive.limit))
         except InputError as error:  # names the copy, which no one knows
             why = str(error).replace(str(file), member)
             raise InputError(f"{archive.path}: {why}") from error
