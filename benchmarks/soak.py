@@ -1,4 +1,4 @@
-"""What the promises of docs/reliability.md hold over many trials: flipped bits, streams.
+"""What the promises of docs/reliability.md hold over many trials: flipped bits, writers, streams.
 
     python -m benchmarks.soak       # or make soak; minutes on a CPU, writes results/soak/cpu.json
 
@@ -7,6 +7,8 @@
   warning that it is not verified; or what is loaded must be the same to the bit.
 - **calls**: encoders, estimators and the reader are called with odd arrays: other axes, dtypes,
   containers, NaN and infinite values. They must answer with finite numbers or refuse.
+- **races**: two processes write one place, in every other race one of them is killed; see
+  soak_writers.py. Nothing may be lost.
 - **stream**: a stream of samples with gaps is pushed in chunks. Memory is the process's resident
   set after the first tenth and at the end; latency is the 99th percentile of a push in both tenths.
 """
@@ -26,6 +28,7 @@ import pandas as pd
 import torch
 
 import progmem
+from benchmarks.soak_writers import count_races
 from progmem.config import read_config, read_finetune_config
 from progmem.data.labels import LabelledRecordings
 from progmem.data.recordings import Recording
@@ -39,8 +42,8 @@ from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
-COUNTS = {"flips": 2000, "calls": 2000, "samples": 10_000_000}
-BAD = ("silent", "unclean")
+COUNTS = {"flips": 2000, "calls": 2000, "races": 100, "samples": 10_000_000}
+BAD = ("silent", "unclean", "lost")
 REFUSED = (ArtifactError, ConfigError, InputError, ModelFolderError)
 FIRST = 4096  # bytes, in which half of the flips fall: the header and the note
 TINY = [
@@ -330,7 +333,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    rows = count_flips(chosen.flips) + count_odd_calls(chosen.calls)
+    rows = count_flips(chosen.flips) + count_odd_calls(chosen.calls) + count_races(chosen.races)
     rows.append(push_many(chosen.samples))
     config = {part: getattr(chosen, part) for part in COUNTS}
     result = {"config": config, "seeds": [0], **record.environment(), "rows": rows}

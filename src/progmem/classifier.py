@@ -1,7 +1,7 @@
 """PMTClassifier: classes of series from few labels or many, with scikit-learn's manners.
 
-A fitted classifier is kept as a folder: its model, its head, and a note of its parameters, which is
-written last and holds the sha256 of the head, so that all are of one save.
+A fitted classifier is kept as a folder: its model, its head, and a note of its parameters, which
+holds the sha256 of the head, so that all are of one save.
 
 Shapes: R series, Y classes.
 """
@@ -36,6 +36,7 @@ from progmem.estimators import (
     run_settings,
     training,
 )
+from progmem.files import read_whole, unfinished
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
@@ -257,16 +258,17 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         folder = Path(folder)
         heads = (sequence_classifier.FILE, PROBE_FILE)
         check_folder(folder, ("model", *heads, CLASSIFIER_FILE), "a classifier")
-        head, other = heads if self.finetuned_ else heads[::-1]
-        if self.finetuned_:
-            self.network_.save(folder)
-        else:
-            self._encoder().save(folder / "model")
-            self.probe_.save(folder / head)
-        kept = artifact.read(folder / head, HEADS[head])
-        note = note_of(self) | {"classes": self.classes_.tolist(), "head": kept.sha256}
-        artifact.write(folder / CLASSIFIER_FILE, "classifier", {}, note)
-        (folder / other).unlink(missing_ok=True)  # of an earlier save
+        head = heads[0] if self.finetuned_ else heads[1]
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(folder) as new:
+            if self.finetuned_:
+                self.network_.save(new)
+            else:
+                self._encoder().save(new / "model")
+                self.probe_.save(new / head)
+            kept = artifact.read(new / head, HEADS[head])
+            note = note_of(self) | {"classes": self.classes_.tolist(), "head": kept.sha256}
+            artifact.write(new / CLASSIFIER_FILE, "classifier", {}, note)
 
     @classmethod
     def load(cls, folder: str | Path) -> "PMTClassifier":
@@ -275,6 +277,10 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         Of a run of `progmem finetune` the classes are texts, and the parameters are the defaults.
         """
         folder = Path(folder)
+        return read_whole(folder, lambda: cls._load(folder))
+
+    @classmethod
+    def _load(cls, folder: Path) -> "PMTClassifier":
         path, where = folder / CLASSIFIER_FILE, f"{folder} is not a classifier this version reads"
         if not path.exists():
             found = cls()

@@ -3,7 +3,6 @@
 Shapes: R recordings, T tokens and V windows of all of them, n slots, D width, H convolutions.
 """
 
-import shutil
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +16,7 @@ from progmem.data.recordings import ChannelInfo, Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
-from progmem.files import to_json, write_file
+from progmem.files import AT_ONCE, reserve, to_json, unfinished
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
@@ -82,11 +81,12 @@ def embed(
     sampling_rate = info.rate if sampling_rate is None else sampling_rate
     values = [r.values for r in recordings]
     series = Series(values, None, model.cfg, names, columns=model.info.columns)
-    unfinished = out.with_name(f".{out.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
-        files = _LevelFiles(unfinished, model, series.lengths)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with unfinished(out, wait=AT_ONCE) as folder:
+        if out.exists():  # another has finished it just now
+            raise InputError(f"{out} exists already; give a new folder")
+        folder.mkdir()
+        files = _LevelFiles(folder, model, series.lengths)
         files.write_places(recordings, series.lengths, sampling_rate)
         stats = model.feature_stats.values
         empty: list[str] = []
@@ -111,11 +111,7 @@ def embed(
             "units": list(info.units or model.info.units),
             "starts": [None if r.calendar is None else str(r.calendar.start) for r in recordings],
         }  # fmt: skip
-        write_file(unfinished / "series.json", to_json(note))
-        unfinished.rename(out)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        (folder / "series.json").write_bytes(to_json(note))
     if log is None:
         return
     if empty:
@@ -178,8 +174,7 @@ class _LevelFiles:
             ("window_mask", (V,), "bool"),
         ):
             if name not in absent:
-                create: Any = np.lib.format.open_memmap
-                self.arrays[name] = create(folder / f"{name}.npy", "w+", kind, shape)
+                self.arrays[name] = _new_array(folder / f"{name}.npy", kind, shape)
 
     def write_places(
         self, recordings: Sequence[Recording], lengths: Sequence[int], rate: float | None
@@ -188,7 +183,6 @@ class _LevelFiles:
 
         The time is the date at which a row starts, or the seconds from the start of its recording.
         """
-        create: Any = np.lib.format.open_memmap
         with (self.folder / "index.csv").open("w", newline="") as file:
             file.write("level,row,series,start,end,time\n")
             for level, kind, ends in (
@@ -197,12 +191,12 @@ class _LevelFiles:
             ):
                 total = int(ends[-1])
                 arrays = {
-                    "series": create(self.folder / f"{kind}_series.npy", "w+", "int64", (total,)),
-                    "spans": create(self.folder / f"{kind}_spans.npy", "w+", "int64", (total, 2)),
+                    "series": _new_array(self.folder / f"{kind}_series.npy", "int64", (total,)),
+                    "spans": _new_array(self.folder / f"{kind}_spans.npy", "int64", (total, 2)),
                 }
                 if rate is not None:
                     path = self.folder / f"{kind}_times.npy"
-                    arrays["times"] = create(path, "w+", "float64", (total, 2))
+                    arrays["times"] = _new_array(path, "float64", (total, 2))
                 for i, (recording, length) in enumerate(zip(recordings, lengths, strict=True)):
                     for row in range(ends[i], ends[i + 1], ROWS):
                         rows = slice(row, min(row + ROWS, ends[i + 1]))
@@ -241,6 +235,14 @@ class _LevelFiles:
             token_spans=torch.empty(0, 2),
             window_spans=None,
         )
+
+
+def _new_array(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
+    """An array on disk, for all of which there is space."""
+    create: Any = np.lib.format.open_memmap
+    array = create(path, "w+", kind, shape)
+    reserve(path)
+    return array
 
 
 def _write_index(

@@ -76,3 +76,19 @@ class TrainingError(ValueError):
         ...
         progmem.errors.TrainingError: step 2: ... Look for extreme values in the data, or lower ...
     """
+
+
+class WriteError(OSError):
+    """A file or a folder could not be written; what was there before is kept.
+
+    It is an OSError, which has nothing to do with what the user gave.
+
+    Example:
+        >>> import errno
+        >>> from progmem.errors import WriteError
+        >>> print(WriteError(errno.ENOSPC, "x was not written: No space left on device"))
+        x was not written: No space left on device
+    """
+
+    def __str__(self) -> str:
+        return str(self.strerror)

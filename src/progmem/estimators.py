@@ -43,7 +43,7 @@ from progmem.data.tables import is_table, is_wide
 from progmem.data.windows import cut_alone
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
 from progmem.features import features_in_all
-from progmem.files import UNFINISHED
+from progmem.files import UNFINISHED, read_whole, unfinished
 from progmem.geometry import count_tokens, count_windows
 from progmem.model import saving
 from progmem.model.encode import consecutive
@@ -233,9 +233,10 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         run_settings(self)
         folder = Path(folder)
         check_folder(folder, ("model", ENCODER_FILE, legacy.ENCODER_NOTE), "an encoder")
-        note = note_of(self) | {"model": saving.save(self.model_, folder / "model")}
-        artifact.write(folder / ENCODER_FILE, "encoder", {}, note)
-        (folder / legacy.ENCODER_NOTE).unlink(missing_ok=True)  # it no longer counts
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(folder) as new:
+            note = note_of(self) | {"model": saving.save(self.model_, new / "model")}
+            artifact.write(new / ENCODER_FILE, "encoder", {}, note)
 
     @classmethod
     def from_run(cls, run: str | Path) -> "PMTEncoder":
@@ -260,6 +261,10 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         are the defaults.
         """
         folder = Path(folder)
+        return read_whole(folder, lambda: cls._load(folder))
+
+    @classmethod
+    def _load(cls, folder: Path) -> "PMTEncoder":
         if (folder / "config.yaml").is_file():
             return cls.from_run(folder)
         if (folder / saving.FILE).is_file():

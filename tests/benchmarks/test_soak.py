@@ -1,12 +1,16 @@
 """Trials that are counted: what must not happen does not, and would be seen if it did."""
 
+import hashlib
 import sys
+import time
+from functools import partial
 
 import numpy as np
 import pytest
 
-from benchmarks import soak
+from benchmarks import soak, soak_writers
 from progmem.errors import InputError
+from progmem.files import write_file
 from progmem.report import record
 
 
@@ -39,9 +43,38 @@ def test_odd_series_are_of_every_kind_and_the_same_each_time():
     assert {"<f2", ">f4", "|O", "|b1", "<M8[s]"} <= dtypes
 
 
+def test_a_writer_that_loses_something_would_be_seen(tmp_path):
+    def read(path):
+        assert path.read_text() in "abc"
+
+    def halting(text, path):
+        path.write_text("half")
+        time.sleep(0.02)
+        path.write_text(text)
+
+    def failing(path):
+        raise OSError("no")
+
+    good = [partial(lambda text, path: write_file(path, text.encode()), text) for text in "abc"]
+    other = [lambda path: write_file(path, b"d")] * 2
+    for write, told in (
+        (good, None),
+        ([partial(halting, text) for text in "abc"], "meanwhile AssertionError"),
+        ([*other, good[2]], "AssertionError"),
+        ([failing, *good[1:]], "exit codes"),
+        ([lambda path: path.unlink(missing_ok=True)] * 2 + good[2:], "gone"),
+        ([lambda path: None] * 2 + good[2:], "it holds something else"),
+    ):
+        known = [hashlib.sha256(b"." + text).hexdigest() for text in (b"a", b"b", b"c")]
+        lost = soak_writers._race(
+            soak_writers.Writers(write, read), known, before=True, kill_after=None
+        )
+        assert (lost is None) if told is None else (told in lost), lost
+
+
 @pytest.mark.slow
 def test_a_sample_of_all_trials_ends_well(tmp_path, monkeypatch, capsys):
-    counts = ["--flips", "150", "--calls", "300", "--samples", "400000"]
+    counts = ["--flips", "150", "--calls", "300", "--races", "12", "--samples", "400000"]
     monkeypatch.setattr(sys, "argv", ["soak", *counts, "--out", str(tmp_path)])
     soak.main()
     rows = record.read(tmp_path / "soak/cpu.json")["rows"]

@@ -13,6 +13,7 @@ import progmem
 from progmem import artifact
 from progmem.detail import fit_detail
 from progmem.features import FeatureStats
+from progmem.files import locked
 from progmem.model.saving import weights_sha256
 
 
@@ -209,11 +210,13 @@ def test_a_save_that_breaks_off_leaves_the_model_that_was_there(folder, failing,
     after = progmem.load(folder).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     killed, writing = folder / ".progmem-model.safetensors.1", folder / ".progmem-x.2"
-    for left in (killed, writing):
-        left.write_bytes(b"half")
-    os.utime(killed, (0, 0))
-    other.save(folder)  # what was left lying about is in nobody's way
-    assert sorted(folder.iterdir()) == [writing, weights(folder)]
+    with locked(folder / "x"):
+        for left in (killed, writing):
+            left.write_bytes(b"half")
+        other.save(folder)  # what was left lying about is in nobody's way
+        assert writing.exists() and not killed.exists()
+    other.save(folder)
+    assert list(folder.iterdir()) == [weights(folder)]
 
 
 def test_two_who_save_into_one_folder_leave_one_of_their_models(folder):

@@ -9,7 +9,7 @@ from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted, shaped
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
-from progmem.files import check_output
+from progmem.files import check_output, read_whole, unfinished
 from progmem.forecasting.ridges import GAPS, Column
 from progmem.forecasting.series import Fitted, FittedSeries
 from progmem.model import saving
@@ -34,14 +34,14 @@ def save(forecaster: "PMTForecaster", path: Path) -> None:
         files = {name: MANY.format(i) for i, name in enumerate(forecaster.series)}
     if forecaster.owns_encoder or forecaster.many:
         check_folder(path)
-        path.mkdir(parents=True, exist_ok=True)
-        for file in [path / FILE, *path.glob(MANY.format("*"))]:  # of an earlier save
-            file.unlink(missing_ok=True)
-        if forecaster.owns_encoder:
-            assert isinstance(forecaster.encoder, PMT)
-            forecaster.encoder.save(path / "model")
-        for name, kept in files.items():
-            _write(forecaster, name, path / kept)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished(path) as new:
+            new.mkdir()
+            if forecaster.owns_encoder:
+                assert isinstance(forecaster.encoder, PMT)
+                forecaster.encoder.save(new / "model")
+            for name, kept in files.items():
+                _write(forecaster, name, new / kept)
     else:
         check_output(path)
         _write(forecaster, "", path)
@@ -82,6 +82,10 @@ def _write(forecaster: "PMTForecaster", name: str, path: Path) -> None:
 
 def load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     """The forecaster that ``save`` wrote, for the encoder it was fitted on."""
+    return read_whole(path, lambda: _load(path, encoder))
+
+
+def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     files, owns_encoder = [path], False
     if path.is_dir():
         owns_encoder = encoder is None and (path / "model").is_dir()

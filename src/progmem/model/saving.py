@@ -15,7 +15,7 @@ from progmem.config import ModelConfig
 from progmem.data.recordings import ChannelInfo
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
 from progmem.features import FeatureStats
-from progmem.files import UNFINISHED, remove_leftovers
+from progmem.files import UNFINISHED
 from progmem.provenance import History, TrainedOn
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ def save(model: "PMT", folder: Path) -> str:
     for path in folder.iterdir():
         if legacy.is_model_file(path.name):
             path.unlink(missing_ok=True)  # it no longer counts
-    remove_leftovers(folder)
     return sha256
 
 

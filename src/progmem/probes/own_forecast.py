@@ -10,7 +10,7 @@ from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.own_series import read_series
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
-from progmem.files import check_output
+from progmem.files import check_output, unfinished
 from progmem.forecaster import PMTForecaster
 from progmem.forecasting import kept
 from progmem.model.pmt import PMT
@@ -90,9 +90,10 @@ def forecast_files(
             log("\n".join(_told(forecaster, horizons)))
     if out is not None:
         written = predicted if len(horizons) > 1 else predicted.droplevel("horizon")
-        as_cells(written).to_csv(out)
-    if keeps is not None:
-        forecaster.save(keeps)
+        with unfinished(out) as new:
+            as_cells(written).to_csv(new)
+            if keeps is not None:  # of the same call, however many there are at a time
+                forecaster.save(keeps)
     if plot is not None:
         _draw(plot, tables, predicted)
     if log is not None:
@@ -171,7 +172,8 @@ def _draw(plot: Path, tables: "dict[str, pd.DataFrame]", predicted: "pd.DataFram
 
     if "series" not in predicted.index.names:
         predicted = pd.concat({"": predicted}, names=["series"])
-    forecast_plot(tables, predicted).savefig(plot, dpi=120)
+    with unfinished(plot) as new:
+        forecast_plot(tables, predicted).savefig(new, dpi=120, format=plot.suffix[1:])
 
 
 def _ending(

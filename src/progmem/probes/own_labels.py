@@ -1,7 +1,7 @@
 """From a user's files and a few labels to predictions: pretrained if need be, compared, kept."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from progmem.data.labels import drop_missing_labels, label_series, origins_of
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
-from progmem.files import check_output
+from progmem.files import check_output, unfinished
 from progmem.model.pmt import PMT
 from progmem.model.saving import load, weights_sha256
 from progmem.names import to_cell
@@ -95,8 +95,7 @@ def classify_files(
     if out is not None:
         kept = out.with_suffix(".safetensors")
         predicted = fitted.predict([r.values for r in targets])
-        fitted.save(kept)
-        _write(out, names, predicted)
+        _write(out, names, predicted, keep=lambda: fitted.save(kept))
     if log is not None:  # last, since it may take the longest, and is only told
         found = compare_on_labels(
             fitted, series, recordings=origins_of(known), allow_seen_labels=allow_seen_labels
@@ -189,9 +188,20 @@ def _apply(
     return Prediction.of_probabilities(np.array(classifier.classes), likely)
 
 
-def _write(out: Path, names: Sequence[str], prediction: Prediction) -> None:
-    """One row a series: its likeliest label, how likely that is, and how likely each class is."""
-    with out.open("w", newline="") as file:
+def _write(
+    out: Path,
+    names: Sequence[str],
+    prediction: Prediction,
+    *,
+    keep: Callable[[], None] | None = None,
+) -> None:
+    """One row a series: its likeliest label, how likely that is, and how likely each class is.
+
+    What ``keep`` writes beside it is of the same call, however many there are at a time.
+    """
+    with unfinished(out) as new, new.open("w", newline="") as file:
+        if keep is not None:
+            keep()
         table = csv.writer(file)
         each = [to_cell(f"probability of {label}") for label in prediction.classes]
         table.writerow(["series", "label", "probability", *each])

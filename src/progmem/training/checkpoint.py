@@ -5,6 +5,7 @@ the step and the fingerprint of the run, which must not change when it is resume
 """
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,10 @@ from torch import Tensor, nn
 from progmem import artifact, legacy
 from progmem.artifact import noted
 from progmem.errors import ArtifactError, ConfigError
-from progmem.files import remove_leftovers
 from progmem.model.saving import with_feature_stats
 
 KEEP = 3
+_GOOD: set[tuple[Path, int, int]] = set()  # what this process has written, or read as whole
 
 
 class Checkpoint(NamedTuple):
@@ -35,7 +36,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer,
     fingerprint: Mapping[str, Any],
 ) -> None:
-    """Write the state after ``step`` steps, then drop all but the newest few."""
+    """Write the state after ``step`` steps, then drop all but the newest few that are good."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"learner.{n}": t for n, t in learner.state_dict().items()}
     for name, parameter in learner.named_parameters():
@@ -45,13 +46,13 @@ def save_checkpoint(
     # "facts" is what 0.1.0 called the fingerprint
     artifact.write(path, "checkpoint", tensors, {"step": step, "facts": dict(fingerprint)})
     path.with_suffix(".json").unlink(missing_ok=True)  # the note of one that 0.1.0 wrote
+    _GOOD.add(_stamp(path))
     # checkpoints of later steps were skipped as damaged: they must not replace good ones
     existing = _checkpoints(folder)
-    older = [other for other in existing if other.name <= path.name]
-    for other in {*existing} - {*older[-KEEP:]}:
+    good = (other for other in reversed(existing) if other.name <= path.name and _is_good(other))
+    for other in {*existing} - {*islice(good, KEEP)}:
         other.with_suffix(".json").unlink(missing_ok=True)
         other.unlink(missing_ok=True)
-    remove_leftovers(folder)
 
 
 def newest_checkpoint(folder: Path, *, log: Callable[[str], None]) -> Checkpoint | None:
@@ -104,7 +105,23 @@ def _read(path: Path) -> Checkpoint:
     fingerprint = noted(found.note, "facts", dict, path)
     if path.name != _name(step):
         raise ArtifactError(f"{path} is the checkpoint of step {step}")
+    _GOOD.add(_stamp(path))
     return Checkpoint(step, found.tensors, fingerprint)
+
+
+def _is_good(path: Path) -> bool:
+    """Whether a checkpoint is whole; one that this process knows is not read again."""
+    if _stamp(path) not in _GOOD:
+        try:
+            _read(path)
+        except ArtifactError:
+            return False
+    return True
+
+
+def _stamp(path: Path) -> tuple[Path, int, int]:
+    found = path.stat()
+    return path.absolute(), found.st_ino, found.st_mtime_ns
 
 
 def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -3,12 +3,11 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
 
 from progmem import guard
 from progmem.config import (
@@ -23,8 +22,8 @@ from progmem.data.dates import has_calendar
 from progmem.data.options import ReadOptions
 from progmem.data.recordings import ChannelInfo, Recording, Recordings, check_order, columns_of
 from progmem.data.source import open_files
-from progmem.errors import ConfigError
-from progmem.files import to_json, write_file
+from progmem.errors import ConfigError, InputError
+from progmem.files import held, to_json, write_file
 from progmem.legacy import current_settings
 from progmem.model.pmt import PMT
 from progmem.provenance import NONE, History, TrainedOn
@@ -42,15 +41,12 @@ def locked(folder: Path) -> Iterator[None]:
     if folder.exists() and any(folder.iterdir()) and not (folder / ".lock").exists():
         raise ConfigError(f"{folder} holds other files; give a run a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise ConfigError(f"{folder} is in use by another run; wait for it or give -o") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(folder / ".lock", folder, wait=0))
+        except InputError as error:
+            raise ConfigError(str(error)) from error
         yield
-    finally:
-        lock.release()
 
 
 def settle_config(
