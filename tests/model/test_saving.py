@@ -120,7 +120,7 @@ def change_config(folder, **changes):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        (truncate, "safetensors is damaged"),
+        (truncate, "it is damaged, and ends before its header does"),
         (lambda f: weights(f).write_bytes(b""), "safetensors cannot be read as a model"),
         (lambda f: weights(f).unlink(), "it has no model.safetensors"),
         (lambda f: artifact.write(weights(f), "stream", {}, {}), "as a model: it is a stream"),

@@ -78,7 +78,7 @@ def test_no_flipped_bit_of_a_result_changes_what_is_read(tmp_path):
         (b"{", "is not a result: Expecting property name"),
         (b"[1]", "it holds no mapping"),
         (b"\xff", "is not a result: 'utf-8' codec"),
-        (b"[" * 100_000, "is not a result: maximum recursion"),
+        (b"[" * 100_000, "is not a result: it is nested too deeply"),
         (b'{"rows": [1], "sha256": "0"}', "is damaged: its sha256 is not that of what it holds"),
     ],
 )
