@@ -47,7 +47,9 @@ def test_a_kept_forecaster_predicts_newer_series_as_before(tmp_path):
             ask()
     content = (tmp_path / "kept.safetensors").read_bytes()
     (tmp_path / "short").write_bytes(content[:100])
-    with pytest.raises(InputError, match="short .* it is damaged, and ends before its header does"):
+    with pytest.raises(
+        InputError, match=r"short .* it is damaged, and ends before its header does"
+    ):
         progmem.PMTForecaster.load(tmp_path / "short", model)
     for place in np.linspace(0, len(content) - 1, 25).astype(int):
         flipped = bytearray(content)
