@@ -27,6 +27,14 @@ PRINTED = ("loss", "icl", "pcl", "hgcl", "predict", "accuracy")
 COLLAPSED = 1e-3  # feature sd below which a run is warned about
 
 
+class NotFiniteError(TrainingError):
+    """A metric of a step, counted from 0, is not a finite number."""
+
+    def __init__(self, step: int, names: str) -> None:
+        super().__init__(f"step {step + 1}: {names} is not a finite number")
+        self.step = step
+
+
 class StepMetrics(NamedTuple):
     """The metrics of one update; on a GPU their values may still be on their way to the host."""
 
@@ -45,11 +53,7 @@ class StepMetrics(NamedTuple):
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
             causes = [name for name in bad if name not in ("loss", "gradient")]
-            names = ", ".join(causes or bad[:1])
-            raise TrainingError(
-                f"step {self.step + 1}: {names} is not a finite number; the last good "
-                "checkpoint is kept. Look for extreme values in the data, or lower train.lr"
-            )
+            raise NotFiniteError(self.step, ", ".join(causes or bad[:1]))
         return values
 
 
