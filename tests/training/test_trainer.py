@@ -63,9 +63,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("does", ["has the largest loss", "gives others"])
 def test_the_recording_that_a_step_failed_by_is_named(tmp_path, monkeypatch, views, does):
     recordings = made_recordings()
-    broken = recordings[-1].values.copy()
-    broken[241:] *= 1e12  # in one row of the recording, the last
-    recordings[-1] = recordings[-1]._replace(name="a\nname", values=broken)
+    recordings[7] = recordings[7]._replace(name="a\nname", values=recordings[7].values * 1e12)
     total, forward = pretrain.total_loss, Learner.forward
 
     def poisoned(*arguments, **settings):
@@ -82,7 +80,7 @@ def test_the_recording_that_a_step_failed_by_is_named(tmp_path, monkeypatch, vie
     else:
         monkeypatch.setattr(pretrain, "total_loss", poisoned)
     cfg = small_config(views, "model.normalise=none", "train.batch_size=50")
-    told = rf"step 1: .* of its 24 rows samples 190 to 250 of a\\nname {does} \(the rest: "
+    told = rf"step 1: .* of its 24 rows a\\nname {does} \(the rest: "
     with pytest.raises(TrainingError, match=told):
         pretrain.pretrain(recordings, tmp_path / "run", cfg, log=None)
 

@@ -97,7 +97,10 @@ class Trainer:
         if main:
             run_folder.cut_metrics(out, done)
         parts = PartsBySteps(out, self.train.parts)
-        metrics_log = MetricsLog(metrics_folder, self.train, first=done, total=self.total, log=log)
+        metrics_log = MetricsLog(
+            metrics_folder, self.train, first=done, total=self.total,
+            labels=not self.task.compares_rows, log=log,
+        )  # fmt: skip
         try:
             with StopSignal() as stop, cpu_threads(self.threads):
                 for number in range(done, self.total):
