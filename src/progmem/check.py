@@ -20,6 +20,7 @@ from progmem.series import ChannelStats
 from progmem.training import randomness
 from progmem.training.defaults import fill_defaults
 from progmem.training.distributed import choose_device, make_fabric
+from progmem.training.out_of_memory import explain_oom
 from progmem.training.pretrain import initial_model, make_pretrainer, model_for
 
 SHOWN = 5  # names in a line
@@ -155,9 +156,10 @@ def _training(recordings: Recordings, cfg: RunConfig) -> dict[str, Any]:
     with torch.random.fork_rng():
         model = initial_model(model_cfg, stats, cfg.train.seed)
         trainer = make_pretrainer(model, few, cfg, make_fabric(cfg), total=steps, capture=False)
-        trainer.step(0)  # the first is slower
-        began = time.perf_counter()
-        trainer.step(1)
+        with explain_oom(trainer.fabric.device):
+            trainer.step(0)  # the first is slower
+            began = time.perf_counter()
+            trainer.step(1)
         seconds = time.perf_counter() - began
     return {
         "rows": len(rows), "samples": int(rows.length.median()), "size": model_cfg.size,

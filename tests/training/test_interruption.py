@@ -120,6 +120,24 @@ def test_a_finished_run_says_so_and_more_epochs_go_on(finished, tmp_path):
     assert len(steps_of(folder)) > before
 
 
+def test_how_often_a_run_is_saved_and_told_of_may_change_when_it_goes_on(finished, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished, folder)
+    shutil.rmtree(folder / "model")
+    *older, newest = sorted((folder / "checkpoints").iterdir())
+    for path in (newest, *older[1:]):
+        path.unlink()
+    said = []
+    run(folder, "train.checkpoint_every=2", "train.log_every=1", log=said.append)
+    assert any("going on from step 6" in line for line in said)
+    assert_same_model(folder, finished)
+    assert steps_of(folder) == steps_of(finished)
+    kept = {int(path.stem[-8:]) for path in (folder / "checkpoints").iterdir()}
+    assert kept == {8, 10, 12}
+    noted = yaml.safe_load((folder / "config.yaml").read_text())["train"]
+    assert noted["checkpoint_every"] == 2 and noted["log_every"] == 1
+
+
 @pytest.mark.slow
 def test_a_run_counted_in_steps_is_that_of_its_epochs_and_more_steps_go_on(finished, tmp_path):
     total = max(steps_of(finished))

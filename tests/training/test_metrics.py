@@ -7,16 +7,48 @@ import pytest
 import torch
 from training_setup import made_recordings, run, small_config
 
+from progmem.data.recordings import Recording
 from progmem.training import metrics
 from progmem.training.metrics import spread
 from progmem.training.pretrain import pretrain
 
 
-def test_a_collapse_is_warned_about(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "COLLAPSED", 1e9)
+@pytest.mark.parametrize("lr, collapsed", [("1", 1), ("1e-3", 0)])
+def test_a_run_that_collapses_is_warned_about_once(tmp_path, lr, collapsed):
     said = []
-    run(tmp_path / "run", log=said.append)
-    assert sum("have collapsed" in line for line in said) == 1
+    rng = np.random.default_rng(0)
+    noise = [Recording(str(i), rng.normal(size=(60, 2))) for i in range(16)]
+    settings = ["train.batch_size=16", "train.epochs=12", f"train.lr={lr}", "train.log_every=2"]
+    pretrain(noise, tmp_path / "run", small_config(*settings), log=said.append)
+    assert sum("the sequence vectors have collapsed" in line for line in said) == collapsed
+
+
+def logged(sequence, *, labels=False):
+    """What is said of the sequence vectors of a step."""
+    said = []
+    log = metrics.MetricsLog(
+        None, small_config("train.log_every=1").train, first=0, total=9, labels=labels,
+        log=said.append,
+    )  # fmt: skip
+    step = metrics.StepMetrics(0, ("gradient",), torch.ones(1), sequence, len(sequence))
+    values = log._logged(step, step.read(), 0.1)
+    return values, said
+
+
+def test_vectors_that_hardly_differ_or_lie_on_a_line_have_collapsed():
+    vectors = torch.randn(16, 8)
+    on_a_line = torch.randn(16, 1) * torch.randn(8)
+    for sequence, labels, collapsed in (
+        (vectors, False, False),
+        (0.01 * vectors, False, True),
+        (0.01 * vectors, True, True),
+        (on_a_line, False, True),
+        (on_a_line, True, False),  # as two classes do
+        (on_a_line[:4], False, False),  # few rows have a low rank anyway
+    ):
+        values, said = logged(sequence, labels=labels)
+        assert bool(said) == collapsed
+        assert {"feature_sd", "effective_rank"} <= values.keys()
 
 
 def test_effective_rank_and_spread_of_known_vectors():

@@ -149,6 +149,7 @@ def without_feature_stats(tensors):
     [
         (["train.lr=2e-3"], "begun with other settings: train.lr differ"),
         (["train.epochs=3"], "train.epochs differ; only train.epochs or train.steps may grow"),
+        (["train.seed=1", "train.log_every=1"], "train.seed differ; .* and train.log_every change"),
         (["train.epochs=null", "train.steps=90"], "train.epochs, train.steps differ"),
         (["model.blocks=1", "loss.icl=0"], "loss.icl, model.blocks differ"),
     ],

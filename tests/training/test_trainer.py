@@ -20,6 +20,7 @@ from progmem.series import ChannelStats
 from progmem.training import finetune, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.distributed import make_fabric
+from progmem.training.out_of_memory import PartsBySteps
 from progmem.training.pretrain import Learner, initial_model, model_for
 from progmem.training.trainer import freeze_unreached, learning_rate, parameter_groups
 
@@ -39,7 +40,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
 
     calls = []
     monkeypatch.setattr(pretrain, "total_loss", poisoned)
-    with pytest.raises(TrainingError, match="step 8: pcl is not a finite number; the last good"):
+    rows = r"of its 8 rows .* has the largest loss \(the rest: .*, .*, .* and 4 more\)"
+    told = f"step 8: pcl is not a finite number; {rows}; the last good checkpoint is kept"
+    with pytest.raises(TrainingError, match=told):
         run(tmp_path / "run")
     assert newest_checkpoint(tmp_path / "run/checkpoints", log=print).step == 6
 
@@ -54,6 +57,58 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "total_loss", poisoned)
     with pytest.raises(TrainingError, match="step 1: gradient is not a finite number"):
         run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("views", ["views.hide=0.5", "views.preset=gentle"])
+@pytest.mark.parametrize("does", ["has the largest loss", "gives others"])
+def test_the_recording_that_a_step_failed_by_is_named(tmp_path, monkeypatch, views, does):
+    recordings = made_recordings()
+    recordings[7] = recordings[7]._replace(name="a\nname", values=recordings[7].values * 1e12)
+    total, forward = pretrain.total_loss, Learner.forward
+
+    def poisoned(*arguments, **settings):
+        loss, parts = total(*arguments, **settings)
+        return loss * math.nan, parts
+
+    def overflowing(learner, views, *arguments, **settings):
+        both, sequence = forward(learner, views, *arguments, **settings)
+        far = torch.where(views[0].x.abs().amax((1, 2)) > 1e6, math.inf, 1.0)[:, None]
+        return tuple(view._replace(sequence=view.sequence * far) for view in both), sequence
+
+    if does == "gives others":
+        monkeypatch.setattr(Learner, "forward", overflowing)
+    else:
+        monkeypatch.setattr(pretrain, "total_loss", poisoned)
+    cfg = small_config(views, "model.normalise=none", "train.batch_size=50")
+    told = rf"step 1: .* of its 24 rows a\\nname {does} \(the rest: "
+    with pytest.raises(TrainingError, match=told):
+        pretrain.pretrain(recordings, tmp_path / "run", cfg, log=None)
+
+
+def test_a_step_by_which_all_rows_fail_blames_none(tmp_path):
+    with pytest.raises(TrainingError, match=r"none of its 8 rows \(.*\) gives finite numbers"):
+        run(tmp_path / "run", "train.lr=1e30")
+
+
+def test_the_row_with_the_worst_label_is_named_where_labels_teach(tmp_path, monkeypatch):
+    losses = finetune.FinetuneTask.losses
+
+    def poisoned(task, batch, embedded):
+        loss, metrics = losses(task, batch, embedded)
+        return loss * math.nan, {**metrics, "loss": loss * math.nan}
+
+    def row_losses(task, batch, embedded):
+        found = own(task, batch, embedded)
+        each.append(found)
+        return found
+
+    own, each = finetune.FinetuneTask.row_losses, []
+    monkeypatch.setattr(trainer, "FEW", 5)
+    monkeypatch.setattr(finetune.FinetuneTask, "losses", poisoned)
+    monkeypatch.setattr(finetune.FinetuneTask, "row_losses", row_losses)
+    with pytest.raises(TrainingError, match=r"of its 16 rows .* has the largest loss"):
+        finetune.finetune(made(), tmp_path / "run", config(), log=None)
+    assert [len(few) for few in each] == [5, 5, 5, 1]
 
 
 def test_the_learning_rate_warms_up_and_ends_low():
@@ -212,6 +267,59 @@ def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(re
         assert torch.equal(before[name], tensor), name
     with pytest.raises(TrainingError, match="step 1: loss is not a finite number"):
         metrics.read()
+
+
+@pytest.mark.parametrize("when", ["first", "later", "captured"])
+def test_a_replayed_update_without_memory_changes_nothing_and_goes_on_in_parts(
+    replays, monkeypatch, tmp_path, when
+):
+    """Memory ends in the warm-up, whose updates are undone, in the capture, or before a replay."""
+    theirs, ours = (small_trainer(replayed=replayed) for replayed in (False, True))
+    parts, said = PartsBySteps(tmp_path, 1), []
+    captured = cuda_graphs.capture
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("no more")
+
+    def warm_up(call):
+        call()
+        if when == "first":
+            fail()
+
+    def capture(call):
+        return fail() if when == "captured" else captured(call)
+
+    monkeypatch.setattr(cuda_graphs, "warm_up", warm_up)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    if when == "later":
+        ours.step_in_parts(2, parts, said.append)
+        theirs.step(2)
+        assert ours.update.graphed is not None
+        monkeypatch.setattr(ours.update.graphed, "batch", fail)
+    metrics = ours.step_in_parts(4, parts, said.append)
+    assert metrics.read() == theirs.step(4, parts=2).read()
+    assert said == [
+        "out of memory; from step 5 on a batch is held in 2 parts, with the same gradients"
+    ]
+    assert ours.update.graphed is None and parts.begun == {4: 2}
+    weights = ours.task.learner.state_dict()
+    for name, tensor in theirs.task.learner.state_dict().items():
+        assert torch.equal(weights[name], tensor), name
+
+
+def test_moments_that_are_half_made_when_memory_ends_are_made_anew(replays):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight])
+
+    def update(_):
+        weight.data.fill_(5)
+        optimizer.state[weight]["step"] = torch.ones(())
+        raise torch.OutOfMemoryError("no more")
+
+    graphed = cuda_graphs.GraphedUpdate(lambda _: (), update, optimizer)
+    with pytest.raises(torch.OutOfMemoryError):
+        graphed(())
+    assert weight.tolist() == [1, 1] and not optimizer.state
 
 
 @pytest.mark.parametrize("small_step, during", [(0, 2), (2**24, 1)], ids=["large", "small"])

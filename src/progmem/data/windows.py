@@ -18,6 +18,7 @@ from torch import Tensor
 from progmem.config import DataConfig, ModelConfig
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
+from progmem.names import printable
 from progmem.series import ChannelStats, Moments, Series, normalise
 
 MAX_CACHE_BYTES = 2**30  # of the windows that are kept on the device
@@ -117,6 +118,14 @@ class TrainingWindows:
         if not varies.any():
             raise InputError("no channel varies in any recording; there is nothing to learn from")
         stats.scale.copy_(torch.from_numpy(np.where(varies, scale, 1.0)))
+
+    def describe(self, row: int) -> str:
+        """The recording that a window is, or was cut from, by name."""
+        recording = self.recordings[int(self.source[row])]
+        name, length = printable(recording.name), int(self.length[row])
+        start = int(self.offset[row])
+        whole = length == len(recording.values)
+        return name if whole else f"samples {start} to {start + length} of {name}"
 
     def cut(self, rows: Tensor) -> list[np.ndarray]:
         """The samples of the windows ``rows`` (B,), each (L, C), as they are stored."""

@@ -214,7 +214,11 @@ class GraphedUpdate:
         """Warm up, undo what that did to weights and moments, then capture one update."""
         self.inputs = _mapped(torch.clone, batch)
         restore = _snapshot(self.optimizer)
-        warm_up(lambda: self.update(self.inputs))
+        try:
+            warm_up(lambda: self.update(self.inputs))
+        except BaseException:
+            restore(drop=True)
+            raise
         restore()
         self.graph, self.outputs = capture(lambda: self.update(self.inputs))
 
@@ -240,17 +244,22 @@ def _to_host(x: Tensor) -> Tensor:
     return torch.empty_like(x, device="cpu", pin_memory=True).copy_(x, non_blocking=True)
 
 
-def _snapshot(optimizer: Any) -> Callable[[], None]:
-    """Copy weights and moments; the returned function writes them back into the same tensors."""
+def _snapshot(optimizer: Any) -> Callable[..., None]:
+    """Copy weights and moments; the returned function writes them back into the same tensors.
+
+    With ``drop`` moments that there were not, some perhaps half made, are given up.
+    """
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     kept = [p.detach().clone() for p in weights]
     moments = [{k: t.clone() for k, t in optimizer.state.get(p, {}).items()} for p in weights]
 
     @torch.no_grad()
-    def restore() -> None:
+    def restore(*, drop: bool = False) -> None:
         for p, value, state in zip(weights, kept, moments, strict=True):
             p.copy_(value)
-            for key, t in optimizer.state[p].items():
+            if drop and not state:
+                optimizer.state.pop(p, None)
+            for key, t in optimizer.state.get(p, {}).items():
                 if key in state:
                     t.copy_(state[key])
                 else:

@@ -337,6 +337,10 @@ class FinetuneTask:
         values = batch.group.total(torch.stack([loss.detach(), right.to(loss.dtype)]))
         return loss, dict(zip(["loss", "accuracy"], values, strict=True))
 
+    def row_losses(self, batch: LabelledBatch, embedded: Tensor) -> Tensor:
+        """The cross-entropy of each own row."""
+        return F.cross_entropy(embedded, batch.y, reduction="none")
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The network's parameters, then the head's with a rate of their own."""
         train, head_lr = self.cfg.run.train, self.cfg.finetune.head_lr

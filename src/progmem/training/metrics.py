@@ -24,7 +24,17 @@ from progmem.progress import duration, make_bar
 PACED = 4  # steps after which the time of a run is foretold
 SLOW = 10.0  # seconds without a line after which a step is told, whichever it is
 PRINTED = ("loss", "icl", "pcl", "hgcl", "predict", "accuracy")
-COLLAPSED = 1e-3  # feature sd below which a run is warned about
+# below these a run is warned: healthy ones, from the first step on, were seen above 0.15 and 1.7
+COLLAPSED_SD, COLLAPSED_RANK = 0.02, 1.5
+ENOUGH = 8  # rows, of which fewer have a low rank anyway
+
+
+class NotFiniteError(TrainingError):
+    """A metric of a step, counted from 0, is not a finite number."""
+
+    def __init__(self, step: int, names: str) -> None:
+        super().__init__(f"step {step + 1}: {names} is not a finite number")
+        self.step = step
 
 
 class StepMetrics(NamedTuple):
@@ -45,18 +55,15 @@ class StepMetrics(NamedTuple):
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
             causes = [name for name in bad if name not in ("loss", "gradient")]
-            names = ", ".join(causes or bad[:1])
-            raise TrainingError(
-                f"step {self.step + 1}: {names} is not a finite number; the last good "
-                "checkpoint is kept. Look for extreme values in the data, or lower train.lr"
-            )
+            raise NotFiniteError(self.step, ", ".join(causes or bad[:1]))
         return values
 
 
 class MetricsLog:
     """Writes every step to metrics.jsonl and every few to TensorBoard and the screen.
 
-    Without a ``folder`` it writes nothing, and only checks that the values are finite.
+    Without a ``folder`` it writes nothing, and only checks that the values are finite. With
+    ``labels`` a low rank is no collapse: two classes lie on a line.
     """
 
     def __init__(
@@ -66,8 +73,10 @@ class MetricsLog:
         *,
         first: int,
         total: int,
+        labels: bool,
         log: Callable[[str], None],
     ) -> None:
+        self.least_rank = 0.0 if labels else COLLAPSED_RANK
         self.first, self.total, self.every, self.log = first, total, train.log_every, log
         self.last: tuple[StepMetrics, float] | None = None
         self.warned = False
@@ -104,11 +113,13 @@ class MetricsLog:
         values |= {"gradient": gradient}
         if len(metrics.sequence) > 1:  # one vector has no spread
             values |= spread(metrics.sequence.cpu())
-            if values["feature_sd"] < COLLAPSED and not self.warned:
+            sd, rank = values["feature_sd"], values["effective_rank"]
+            low = len(metrics.sequence) >= ENOUGH and rank < self.least_rank
+            if (sd < COLLAPSED_SD or low) and not self.warned:
                 self.warned = True
                 self.log(
-                    f"step {finished}: the sequence vectors have collapsed (feature sd "
-                    f"{values['feature_sd']:.1e}); try other views or a lower lr"
+                    f"step {finished}: the sequence vectors have collapsed (feature sd {sd:.1e}, "
+                    f"effective rank {rank:.1f}); try other views or a lower lr"
                 )
         return values
 

@@ -390,6 +390,23 @@ class PretrainTask:
         values = torch.stack([loss.detach(), *(p.detach() for p in parts.values())])
         return loss, dict(zip(["loss", *parts], batch.group.total(values), strict=True))
 
+    def row_losses(self, batch: PretrainBatch, embedded: tuple[Embedded, Embedded]) -> Tensor:
+        """The prediction errors of each own row; without them, how far its samples lie out."""
+        losses = torch.stack([view.x.abs().amax((1, 2)) for view in batch.views]).amax(0)  # (b,)
+        if embedded[0].errors is not None:
+            errors, counts = (
+                torch.stack([getattr(view, name) for view in embedded]).sum(0)
+                for name in ("errors", "error_counts")
+            )
+            losses = errors / counts.clamp(min=1)
+        for view in embedded:
+            for values in (view.sequence, view.memory, view.tokens):
+                if values is not None:
+                    losses = losses + 0 * values.flatten(1).sum(
+                        1
+                    )  # which is NaN where one is not finite
+        return losses
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         return parameter_groups(self.learner, self.cfg.train.weight_decay)
 

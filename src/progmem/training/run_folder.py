@@ -30,6 +30,7 @@ from progmem.provenance import NONE, History, TrainedOn
 
 SEAL = b"# sha256 "  # begins the first line of a file of settings
 SHA256 = 64  # digits
+FREE = ("train.checkpoint_every", "train.log_every")  # what does not change the weights
 CHANGED = "its sha256 is not that of what it holds; put it back, or begin another run with -o"
 
 
@@ -55,7 +56,7 @@ def settle_config(
     *,
     whole: Callable[[Mapping[str, Any]], RunConfig | FinetuneConfig] = run_config,
 ) -> None:
-    """Write the config of a new run; a resumed run may only become longer.
+    """Write the config of a new run; a resumed run may become longer, or log and save otherwise.
 
     ``whole`` turns the values of a file into settings, with defaults for those it lacks.
     """
@@ -71,6 +72,8 @@ def settle_config(
             ) from error
         before = {**settings.to_dict(), "model": ModelConfig.from_dict(kept["model"]).to_dict()}
         changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
+        for name in FREE:
+            changed.pop(name, None)
         missing = _flat(before).keys() - _flat(config).keys()
         for name in ("epochs", "steps"):
             begun, asked = before["train"].get(name), config["train"].get(name)
@@ -80,8 +83,8 @@ def settle_config(
             keys = ", ".join(sorted([*changed, *missing]))
             raise ConfigError(
                 f"{folder} was begun with other settings: {keys} differ; only train.epochs or "
-                "train.steps may grow. Give another folder with -o, or the settings of its "
-                "config.yaml"
+                f"train.steps may grow, and {' and '.join(FREE)} change. Give another folder with "
+                "-o, or the settings of its config.yaml"
             )
     write_file(path, _sealed(yaml.safe_dump(dict(config), sort_keys=False).encode()))
 
@@ -99,7 +102,7 @@ def settle_source(folder: Path, source: Mapping[str, Any], recordings: Sequence[
         if begun == now:
             begun, now = (f"columns {', '.join(s.get('columns', []))}" for s in (kept, noted))
         raise ConfigError(f"{folder} was begun on {begun}, not on {now}; give another with -o")
-    write_file(path, to_json({**noted, "sha256": _sha256(to_json(noted))}))
+    write_noted(path, noted)
 
 
 def _described(source: Mapping[str, Any]) -> str:
@@ -110,22 +113,31 @@ def _described(source: Mapping[str, Any]) -> str:
 
 def read_source(folder: Path) -> dict[str, Any]:
     """What the run in ``folder`` was trained on; nothing if that is not noted."""
-    path = folder / "source.json"
+    return read_noted(folder / "source.json")
+
+
+def write_noted(path: Path, noted: Mapping[str, Any]) -> None:
+    """Write a mapping with its digest, as json."""
+    write_file(path, to_json({**noted, "sha256": _sha256(to_json(noted))}))
+
+
+def read_noted(path: Path) -> dict[str, Any]:
+    """What `write_noted` was given; nothing if there is no such file."""
     if not path.is_file():
         return {}
     try:
-        source = guard.load_json(path.read_bytes())
-        if not isinstance(source, dict):
+        noted = guard.load_json(path.read_bytes())
+        if not isinstance(noted, dict):
             raise ValueError("it is no mapping")
         # the last entry is a digest, whatever a flipped bit has made of its name
-        name, digest = ([*source.items()] or [("", None)])[-1]
+        name, digest = ([*noted.items()] or [("", None)])[-1]
         if name == "sha256" or (isinstance(digest, str) and len(digest) == SHA256):
-            del source[name]
-            if (name, digest) != ("sha256", _sha256(to_json(source))):
+            del noted[name]
+            if (name, digest) != ("sha256", _sha256(to_json(noted))):
                 raise ValueError(CHANGED)
     except ValueError as error:
         raise ConfigError(f"{path} is damaged: {error}") from error
-    return source
+    return noted
 
 
 def read_as_trained(

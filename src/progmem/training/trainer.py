@@ -4,8 +4,8 @@ A `Task` defines the network, its batches and its loss. There are two, pretraini
 with labels; all else is common to both.
 """
 
+import gc
 import math
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,12 +21,14 @@ from torch import Tensor, nn
 
 from progmem import ops
 from progmem.config import TrainConfig
+from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, TrainingError
 from progmem.ops.cuda_graphs import GraphedUpdate
 from progmem.training import checkpoint, randomness, run_folder
-from progmem.training.distributed import any_process
+from progmem.training.distributed import any_process, split_batch
 from progmem.training.grad_cache import backward_in_parts
-from progmem.training.metrics import MetricsLog, StepMetrics
+from progmem.training.metrics import MetricsLog, NotFiniteError, StepMetrics
+from progmem.training.out_of_memory import ADVICE, PartsBySteps, explain_oom, explain_shortage
 
 
 class Task(Protocol):
@@ -36,6 +38,7 @@ class Task(Protocol):
     batch), the ``lengths`` of this process' rows, and a method ``rows(part)`` that selects some.
     """
 
+    rows: TrainingWindows
     batch_size: int  # rows of a global batch; the last one of an epoch may have fewer
     compares_rows: bool  # whether the loss of a row depends on other rows of the batch
 
@@ -52,6 +55,9 @@ class Task(Protocol):
     def losses(self, batch: Any, embedded: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the own rows to be differentiated; it and its parts over all processes."""
 
+    def row_losses(self, batch: Any, embedded: Any) -> Tensor:
+        """A loss of each own row by itself (b,), to find the row that a failed step failed by."""
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """What the optimiser is given; a group's rate is ``factor`` times that of the run."""
 
@@ -59,8 +65,9 @@ class Task(Protocol):
 Log = Callable[[str], None]  # takes a line of text
 M = TypeVar("M", bound=nn.Module)
 
+FEW = 16  # rows that are embedded at a time to find the one that a step failed by
+SHOWN = 3  # names in a line
 SMALL_STEP = 2**24  # weights times rows of a batch; a tiny model with 32 rows has less
-ADVICE = "lower train.batch_size, or set train.parts to 2 or more: the same gradients, less memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +76,7 @@ class Trainer:
 
     task: Task
     optimizer: Any
-    update: Callable[[int], StepMetrics]
+    update: Callable[[int, int], StepMetrics]  # of a step, in so many parts
     fabric: Fabric
     train: TrainConfig
     total: int  # steps of the whole run
@@ -89,11 +96,16 @@ class Trainer:
             return False
         if main:
             run_folder.cut_metrics(out, done)
-        metrics_log = MetricsLog(metrics_folder, self.train, first=done, total=self.total, log=log)
+        parts = PartsBySteps(out, self.train.parts)
+        metrics_log = MetricsLog(
+            metrics_folder, self.train, first=done, total=self.total,
+            labels=not self.task.compares_rows, log=log,
+        )  # fmt: skip
         try:
             with StopSignal() as stop, cpu_threads(self.threads):
                 for number in range(done, self.total):
-                    metrics_log.add(self.step(number), lr=self.learning_rate(number))
+                    metrics = self.step_in_parts(number, parts, log)
+                    metrics_log.add(metrics, lr=self.learning_rate(number))
                     finished = number + 1
                     ending = finished == self.total or any_process(self.fabric, stop.requested)
                     if ending or finished % self.train.checkpoint_every == 0:
@@ -110,17 +122,76 @@ class Trainer:
                                 "there"
                             )
                         raise SystemExit(stop.exit_code)
+        except NotFiniteError as error:
+            raise TrainingError(
+                f"{error}; {self.rows_of(error.step)}; the last good checkpoint is kept. "
+                "Look for extreme values in the data, or lower train.lr"
+            ) from error
         finally:
             metrics_log.close()
         return True
 
-    def step(self, number: int) -> StepMetrics:
-        """One step: the learning rate, the seed of the dropout, the update."""
+    def step(self, number: int, *, parts: int | None = None) -> StepMetrics:
+        """One step: the learning rate, the seed of the dropout, the update in so many parts."""
         set_learning_rate(self.optimizer, self.learning_rate(number))
         dropout = f"dropout {self.fabric.global_rank}"
         torch.manual_seed(randomness.mixed_seed(self.train.seed, number, dropout))
-        with explain_oom(self.fabric.device):
-            return self.update(number)
+        return self.update(number, self.train.parts if parts is None else parts)
+
+    def step_in_parts(self, number: int, begun: PartsBySteps, log: Log) -> StepMetrics:
+        """One step; where memory is too short for it, again with its batch in twice the parts.
+
+        Until the update of the weights a step changes nothing but gradients, so that it can be made
+        again. Several processes cannot: the others wait for what this one was to send. Here all of
+        them end, and divide the step when they go on from the last checkpoint.
+        """
+        parts, world = begun.at(number), self.fabric.world_size
+        most = max(1, self.task.batch_size // world)  # one row each
+        short = ""
+        while True:
+            try:
+                metrics = self.step(number, parts=parts)
+                break
+            except RuntimeError as error:
+                found = explain_shortage(error, self.fabric.device)
+                if found is None:
+                    raise
+                if parts >= most:
+                    raise TrainingError(f"{found}; {ADVICE}") from error
+                short, parts = short or found, min(2 * parts, most)
+                again = f"from step {number + 1} on a batch is held in {parts} parts"
+                if world > 1:
+                    begun.begin(number, parts)
+                    raise TrainingError(f"{found}; {again} when the run goes on") from error
+            self.optimizer.zero_grad()
+            release_memory()
+        if short:
+            begun.begin(number, parts)
+            log(f"{short}; {again}, with the same gradients")
+        return metrics
+
+    @torch.no_grad()
+    def rows_of(self, number: int) -> str:
+        """The recordings of a step's own rows, and the row with the largest loss of its own."""
+        task = self.task
+        rows = randomness.batch_rows(len(task.rows), task.batch_size, self.train.seed, number)
+        batch = task.make_batch(number)
+        own = split_batch(batch.size).rows
+        few = [slice(i, i + FEW) for i in range(0, own.stop - own.start, FEW)]
+        losses = torch.cat(
+            [
+                task.row_losses(some, task.embed(task.learner, some)[0])
+                for some in map(batch.rows, few)
+            ]
+        )
+        names = [task.rows.describe(row) for row in rows[own].tolist()]
+        bad = ~losses.isfinite()
+        if bad.all():
+            return f"none of its {len(names)} rows ({_some(names)}) gives finite numbers"
+        worst = int(bad.int().argmax() if bad.any() else losses.argmax())
+        does = "gives others" if bad.any() else "has the largest loss"
+        others = _some(names[:worst] + names[worst + 1 :])
+        return f"of its {len(names)} rows {names[worst]} {does} (the rest: {others})"
 
     def learning_rate(self, number: int) -> float:
         return learning_rate(number, self.total, self.train)
@@ -156,8 +227,7 @@ def build_trainer(
     optimizer = make_optimizer(task.parameter_groups(), train.lr, fabric.device)
     learner, optimizer = fabric.setup(task.learner, optimizer)
     eager = Update(task, learner, optimizer, fabric, train)
-    one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
-    replays = capture and one_gpu and train.parts == 1
+    replays = capture and fabric.device.type == "cuda" and fabric.world_size == 1
     return Trainer(
         task=task, optimizer=optimizer, update=ReplayedUpdate(eager) if replays else eager,
         fabric=fabric, train=train, total=total,
@@ -177,24 +247,25 @@ class Update:
         self.task, self.learner, self.optimizer = task, learner, optimizer
         self.fabric, self.train = fabric, train
 
-    def __call__(self, number: int) -> StepMetrics:
-        return self.on_batch(number, self.task.make_batch(number))
+    def __call__(self, number: int, parts: int) -> StepMetrics:
+        return self.on_batch(number, self.task.make_batch(number), parts)
 
-    def on_batch(self, number: int, batch: Any) -> StepMetrics:
-        """The update of step ``number`` on its batch."""
-        if self.train.parts == 1:
+    def on_batch(self, number: int, batch: Any, parts: int) -> StepMetrics:
+        """The update of step ``number`` on its batch, of which a part is held at a time."""
+        if parts == 1:
             metrics, sequence = self.gradients(batch)
         else:
             metrics, sequence = backward_in_parts(
                 self.task, self.learner, batch,
-                parts=self.train.parts, seed=self.train.seed, step=number,
+                parts=parts, seed=self.train.seed, step=number,
                 backward=self.backward, no_sync=self.no_sync,
             )  # fmt: skip
             metrics["gradient"] = self.clip()
         values = torch.stack(list(metrics.values())).cpu()
         step_metrics = StepMetrics(number, tuple(metrics), values, sequence, batch.size)
         step_metrics.read()  # raises before a value that is not finite reaches the weights
-        self.optimizer.step()
+        with explain_oom(self.fabric.device):  # some weights may have changed: it is not repeated
+            self.optimizer.step()
         self.optimizer.zero_grad()
         return step_metrics
 
@@ -208,8 +279,10 @@ class Update:
         values = torch.stack(list(metrics.values()))
         raw = self.optimizer.optimizer  # inside Fabric's wrapper
         raw.found_inf = (~values.isfinite().all()).float()
-        raw.step()
-        del raw.found_inf
+        try:
+            raw.step()
+        finally:
+            del raw.found_inf
         raw.zero_grad()
         return tuple(metrics), values, sequence
 
@@ -235,19 +308,38 @@ class Update:
 
 
 class ReplayedUpdate:
-    """An update replayed as a CUDA graph; a batch of another shape is updated eagerly."""
+    """An update replayed as a CUDA graph; a batch of another shape, or in parts, is eager.
+
+    The graph's memory is given back when there are parts.
+    """
 
     def __init__(self, eager: Update) -> None:
         self.eager = eager
-        self.graphed = GraphedUpdate(eager.task.make_batch, eager.sync_free, eager.optimizer)
+        self.graphed: GraphedUpdate | None = None
 
-    def __call__(self, number: int) -> StepMetrics:
+    def __call__(self, number: int, parts: int) -> StepMetrics:
+        if parts > 1:
+            if self.graphed is not None:
+                self.graphed = None
+                release_memory()
+            return self.eager(number, parts)
+        if self.graphed is None:
+            task = self.eager.task
+            self.graphed = GraphedUpdate(
+                task.make_batch, self.eager.sync_free, self.eager.optimizer
+            )
         batch = self.graphed.batch(number)
         whole = batch.size == self.eager.task.batch_size  # the last of an epoch may be shorter
         if not whole or (outputs := self.graphed(batch)) is None:
-            return self.eager.on_batch(number, batch)  # waits until the device has read the batch
+            return self.eager.on_batch(number, batch, 1)  # waits until the device has read it
         (names, values, sequence), arrived = outputs
         return StepMetrics(number, names, values, sequence, batch.size, arrived)
+
+
+def release_memory() -> None:
+    """Give back what nothing refers to any more."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def compute_loss(
@@ -367,28 +459,6 @@ def cpu_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def explain_oom(device: torch.device) -> Iterator[None]:
-    """Turn a failed allocation inside into an error with advice."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        free, whole = torch.cuda.mem_get_info(device)
-        held = torch.cuda.memory_allocated(device)
-        asked = re.search(r"Tried to allocate ([0-9.]+ \w+)", str(error))
-        more = f"{asked.group(1)} more were needed, " if asked else ""
-        raise TrainingError(
-            f"out of memory on {torch.cuda.get_device_name(device)}: {more}{_gib(free)} of "
-            f"{_gib(whole)} are free, this run holds {_gib(held)}; {ADVICE}"
-        ) from error
-    except RuntimeError as error:  # the CPU's allocator has no error of its own
-        asked = re.search(r"you tried to allocate (\d+) bytes", str(error))
-        if asked is None:
-            raise
-        raise TrainingError(
-            f"out of memory: {_gib(int(asked.group(1)))} more were needed; {ADVICE}"
-        ) from error
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
