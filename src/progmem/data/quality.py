@@ -14,7 +14,7 @@ import numpy as np
 from progmem.data.recordings import Recording, columns_of
 from progmem.progress import Advance, Log, progress
 
-CHUNK = 2**18  # samples looked at together
+CHUNK = 2**21  # numbers looked at together
 SAMPLED = 50_000  # values of a channel that show what is usual
 SENTINELS = (-99999.0, -9999.0, -999.0, -99.0, 99.0, 999.0, 9999.0, 99999.0, -32768.0, 32767.0,
              65535.0, 1e20)  # fmt: skip
@@ -108,8 +108,9 @@ def _finite(number: float) -> float | None:
 
 
 def _chunks(values: Any) -> Iterator[np.ndarray]:
-    for start in range(0, len(values), CHUNK):
-        yield np.asarray(values[start : start + CHUNK], dtype=np.float64)
+    size = max(1, CHUNK // values.shape[1])
+    for start in range(0, len(values), size):
+        yield np.asarray(values[start : start + size], dtype=np.float64)
 
 
 def _look_at(values: Any, advance: Advance) -> _Seen:

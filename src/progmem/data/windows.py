@@ -213,8 +213,9 @@ def check_finite(recordings: Iterable[Recording]) -> None:
         pass
 
 
-def _has_nan(values: np.ndarray, size: int = 2**20) -> bool:
+def _has_nan(values: np.ndarray) -> bool:
     if values.dtype.kind != "f":
         return False
+    size = max(1, VALUES // values.shape[1])
     chunks = (values[start : start + size] for start in range(0, len(values), size))
     return any(bool(np.isnan(chunk).any()) for chunk in chunks)

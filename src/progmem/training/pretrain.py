@@ -18,7 +18,7 @@ from progmem.config import LossConfig, ModelConfig, RunConfig
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import ChannelInfo, Recording, Recordings, summarise
 from progmem.data.source import open_source
-from progmem.data.windows import ALONE, SHORTEST, TrainingWindows, cut_alone, fetch_from
+from progmem.data.windows import ALONE, SHORTEST, VALUES, TrainingWindows, cut_alone, fetch_from
 from progmem.errors import ConfigError, InputError
 from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
@@ -184,6 +184,8 @@ def _train(
         )
     total = randomness.total_steps(len(rows), train)
     model = initial_model(model_cfg, stats, train.seed)
+    if sum(len(r.values) for r in rows.recordings) * rows.channels > 16 * VALUES:
+        log_line("noting which samples are learnt from, by which they are known again ...")
     digests = digests_of(rows.recordings)
     model.info, model.history = info, (TrainedOn.of(digests, source),)
     trainer = make_pretrainer(model, rows, cfg, fabric, total=total)
