@@ -39,5 +39,5 @@ def test_the_memory_of_every_command_is_measured(tmp_path, monkeypatch):
     rows = record.read(tmp_path / "large_data/cpu.json")["rows"]
     assert [(row["kind"], row["files"]) for row in rows] == [("folder", 4), ("file", 1)]
     assert all(row[command]["mb"] > 50 for row in rows for command in large_data.COMMANDS)
-    with pytest.raises(RuntimeError, match="there is no nothing.npy"):
+    with pytest.raises(RuntimeError, match=r"there is no nothing\.npy"):
         large_data.run(["check", "nothing.npy"], tmp_path)
