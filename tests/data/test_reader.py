@@ -1,6 +1,7 @@
 """One reader for commands and Python: the same recordings whatever they are kept in."""
 
 import gzip
+import json
 
 import numpy as np
 import pandas as pd
@@ -130,10 +131,50 @@ ONE_RECORDING = {
     "tsv with names": (
         "x.tsv", lambda p: pd.DataFrame(X[0], columns=NAMES).to_csv(p, index=False, sep="\t"), {}),
 }  # fmt: skip
+
+
+def write_edf(path, *, kind="Edf"):
+    """Whole thousandths, which all of X is, have a number of their own in the file."""
+    edfio = pytest.importorskip("edfio")
+    signals = [
+        getattr(edfio, f"{kind}Signal")(
+            x, 50, label=name, physical_range=(-10, 10), digital_range=(-10_000, 10_000)
+        )
+        for name, x in zip(NAMES, X[0].T, strict=True)
+    ]
+    getattr(edfio, kind)(signals).write(path)
+
+
+def write_wfdb(path):
+    wfdb = pytest.importorskip("wfdb")
+    wfdb.wrsamp(
+        path.stem, fs=50, units=["g"] * 3, sig_name=NAMES, p_signal=X[0], fmt=["32"] * 3,
+        adc_gain=[1000] * 3, baseline=[0] * 3, write_dir=str(path.parent),
+    )  # fmt: skip
+
+
+def write_miniseed(path):
+    obspy = pytest.importorskip("obspy")
+    traces = [
+        obspy.Trace(x.copy(), {"station": "ONE", "channel": f"BH{c}", "sampling_rate": 50.0})
+        for c, x in enumerate(X[0].T)
+    ]
+    obspy.Stream(traces).write(str(path), format="MSEED")
+
+
+SIGNALS = {
+    "edf": ("x.edf", write_edf, {}),
+    "bdf": ("x.bdf", lambda p: write_edf(p, kind="Bdf"), {}),
+    "wfdb": ("x.hea", write_wfdb, {}),
+    "miniseed": ("x.mseed", write_miniseed, {}),
+}
 ALL_FILES = [
     *(pytest.param(*cell, X, id=name) for name, cell in FILES.items()),
     *(pytest.param(*cell, X[..., :1], id=name) for name, cell in ONE_CHANNEL.items()),
-    *(pytest.param(*cell, X[:1], id=f"one recording: {n}") for n, cell in ONE_RECORDING.items()),
+    *(
+        pytest.param(*cell, X[:1], id=f"one recording: {n}")
+        for n, cell in {**ONE_RECORDING, **SIGNALS}.items()
+    ),
 ]
 
 
@@ -144,7 +185,7 @@ def test_the_same_recordings_come_out_of_every_file(tmp_path, file, write, optio
     assert len(found) == len(expected)
     order = np.argsort([name[-1] for name in found.names]) if file == "x" else range(len(found))
     for i, one in zip(order, expected, strict=True):  # a folder in a folder comes last
-        np.testing.assert_array_equal(found[int(i)].values, one)
+        np.testing.assert_allclose(found[int(i)].values, one, atol=1e-12, rtol=0)
     assert progmem.read(str(tmp_path / file), **options).names == found.names
 
 
@@ -339,23 +380,53 @@ def test_the_calendar_of_a_recording_gives_its_dates_back(calendar):
     assert recording.calendar.at(np.array([7, 3])).tolist() == [calendar[7], calendar[3]]
 
 
+SMALL = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
+
+
+def encoder_of(x):
+    return progmem.PMTEncoder(steps=1, device="cpu", settings=SMALL).fit(x.transpose(0, 2, 1))
+
+
 @pytest.fixture(scope="module")
 def encoder():
-    small = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
-    return progmem.PMTEncoder(steps=1, device="cpu", settings=small).fit(CHANNELS_FIRST)
+    return encoder_of(X)
 
 
-@pytest.mark.parametrize("file, write, options, expected", ALL_FILES[: len(FILES)])
+@pytest.fixture(scope="module")
+def encoders(encoder):
+    """By the number of channels."""
+    return {3: encoder, 1: encoder_of(X[..., :1])}
+
+
+@pytest.mark.parametrize("file, write, options, expected", ALL_FILES)
 def test_the_same_embedding_comes_out_of_every_file(
-    tmp_path, encoder, file, write, options, expected
+    tmp_path, encoders, file, write, options, expected
 ):
     write(tmp_path / file)
-    found = progmem.read(tmp_path / file, **options)
+    encoder, found = encoders[expected.shape[-1]], progmem.read(tmp_path / file, **options)
     order = np.argsort([name[-1] for name in found.names]) if file == "x" else slice(None)
-    expected = encoder.transform(CHANNELS_FIRST)
+    expected = encoder.transform(expected.transpose(0, 2, 1))
     np.testing.assert_allclose(encoder.transform(found)[order], expected, atol=1e-6)
     if not options:  # an estimator reads a path as the commands do
         np.testing.assert_allclose(encoder.transform(tmp_path / file)[order], expected, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file, write, options, expected", ALL_FILES)
+def test_the_command_embeds_every_file_alike(
+    tmp_path, monkeypatch, encoders, file, write, options, expected
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / file)
+    model = encoders[expected.shape[-1]].model_
+    model.save("model")
+    given = [f"--{key.replace('_', '-')}" + ("" if v is True else f"={v}")
+             for key, v in options.items()]  # fmt: skip
+    assert main(["embed", "model", file, "-o", "out", *given, "--quiet"]) == 0
+    names = json.loads((tmp_path / "out/series.json").read_text())["names"]
+    order = np.argsort([name[-1] for name in names]) if file == "x" else slice(None)
+    z = model.encode(expected)
+    np.testing.assert_allclose(np.load("out/sequence.npy")[order], z.sequence, atol=1e-6)
 
 
 def test_a_long_table_is_never_one_case_a_row(encoder):
