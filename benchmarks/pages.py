@@ -92,12 +92,29 @@ def parts_table(folder: Path) -> str:
     return parts_summary(record.read(folder / "recipe_parts/cuda.json"), whole, former)
 
 
+def own_labels_table(folder: Path) -> str:
+    """`PMTClassifier` on a CPU beside the recipe's protocol, on the same network and on a GPU."""
+    result = record.read(folder / "own_labels/cpu.json")
+    share = _percent_of(result["config"]["share"])
+    lines = []
+    for row in result["rows"]:
+        recipe = mean_and_sd(100 * np.array(row["recipe"]), 1)
+        on_gpu, *_ = _few_labels(folder, [(row["set"], share)])
+        cells = [f"{100 * row[key]:.1f}" for key in ("accuracy", "recipe_same_labels", "guess")]
+        lines.append([row["set"], str(row["labels"]), *cells[:2], recipe, on_gpu, cells[2]])
+    header = ["set", "labels", "`PMTClassifier`", "the recipe, same network and labels",
+              "the recipe, same network, five draws of labels", "the recipe on a GPU, `small`",
+              "largest class"]  # fmt: skip
+    return markdown(header, lines)
+
+
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "reached": reached_table,
     "reached_by_set": reached_by_set_table,
     "end_to_end_times": end_to_end_table,
     "speed": speed_table,
     "parts": parts_table,
+    "own_labels_and_recipe": own_labels_table,
 }
 
 
@@ -107,6 +124,10 @@ def _few_labels(folder: Path, cells: list[Cell]) -> list[str]:
     files = [file for name in names if (file := folder / f"few_labels/{name}.json").is_file()]
     found = headline_cells([record.read(file) | {"name": file.stem} for file in files], cells)
     return [found.get(name, "-") for name in HEADER[1:-1]]
+
+
+def _percent_of(share: float) -> str:
+    return f"{100 * share:g}%"
 
 
 def _percent(share: str) -> str:

@@ -178,5 +178,14 @@ def test_every_file_of_the_tree_exists_and_none_is_left_out():
     assert named == there
 
 
+def test_the_checks_of_scikit_learn_that_do_not_hold_are_named():
+    from test_classifier import NOT_FOR_SERIES
+    from test_estimators import OTHER_LENGTHS
+
+    page = (ROOT / "docs/classify.md").read_text()
+    named = re.findall(r"^\| `(check_\w+)`", page, flags=re.M)
+    assert set(named) == NOT_FOR_SERIES.keys() | OTHER_LENGTHS.keys()
+
+
 def test_public_names_are_there():
     assert all(hasattr(progmem, name) for name in progmem.__all__)

@@ -211,6 +211,60 @@ def test_tensors_of_any_kind_are_series(change):
     pd.testing.assert_frame_equal(fitted(change(values)).predict(3), expected)
 
 
+def ways_to_give_one_series(folder):
+    """The same dated series of two columns, as people have it."""
+    import polars
+    import xarray
+
+    table = pd.DataFrame(daily_waves(T, 2), hours(T), ["kW", "degC"]).rename_axis("date")
+    dated = table.reset_index()
+    table.to_csv(folder / "x.csv")
+    return {
+        "indexed by dates": table,
+        "a column of dates": dated,
+        "a column called ds": dated.rename(columns={"date": "ds"}),
+        "polars": polars.from_dict(dated.to_dict("list")),
+        "xarray": xarray.DataArray(
+            table.to_numpy(), dims=("time", "column"),
+            coords={"time": hours(T), "column": ["kW", "degC"]}),
+        "recordings": progmem.read(folder / "x.csv"),
+        "a path": folder / "x.csv",
+        "the text of a path": str(folder / "x.csv"),
+    }  # fmt: skip
+
+
+def test_one_series_is_the_same_whatever_it_is_given_as(tmp_path):
+    ways = ways_to_give_one_series(tmp_path)
+
+    def predicted(series):
+        forecaster = progmem.PMTForecaster(LastValues(), context=P).fit(series)
+        newer = forecaster.predict(3, series)
+        pd.testing.assert_frame_equal(newer, forecaster.predict(3))
+        return newer
+
+    expected = predicted(ways["indexed by dates"])
+    for way, series in ways.items():
+        pd.testing.assert_frame_equal(predicted(series), expected, check_freq=False, obj=way)
+
+
+def test_many_series_are_the_same_whatever_they_are_given_as():
+    tables = {f"m{i}": pd.DataFrame(daily_waves(T, seed=i), hours(T), ["kW"]) for i in (0, 1)}
+    long = pd.concat(tables, names=["series", "date"])
+    listed = [table.rename_axis("date").reset_index() for table in tables.values()]
+    ways = [long, long.reset_index(), progmem.read(long), long.reset_index().rename(
+        columns={"series": "unique_id", "date": "ds"})]  # fmt: skip
+
+    def predicted(series):
+        return progmem.PMTForecaster(LastValues(), context=P).fit(series).predict(3)
+
+    expected = predicted(tables)
+    for series in ways:
+        pd.testing.assert_frame_equal(predicted(series), expected, check_freq=False)
+    assert predicted(listed).index.get_level_values("series").unique().tolist() == [
+        "series 0", "series 1"]  # fmt: skip
+    np.testing.assert_allclose(predicted(listed).to_numpy(), expected.to_numpy())
+
+
 def test_a_fit_that_is_refused_changes_nothing():
     forecaster = fitted(daily_waves(T))
     expected = forecaster.predict(3)
@@ -243,6 +297,13 @@ GAP[100:] = np.nan
          "column value is infinite at 2024-01-01 07:00:00; mark missing by NaN"),
         (daily_waves(30), hours(30), {}, "a training part of 18 samples holds no window of 31"),
         (np.full(T, np.nan), hours(T), {}, "column value has no value in the training part"),
+        ({"a": pd.concat({"b": hours(T).to_frame(), "c": hours(T).to_frame()})}, None, {},
+         "a: values must be real numbers"),
+        ({"a": pd.concat({c: pd.DataFrame({"kW": GAP[:, 0]}, hours(T)) for c in "bc"})}, None, {},
+         "a: it holds 2 series; give one for each name"),
+        ("nowhere.csv", None, {}, "there is no nowhere.csv; give a"),
+        ({}, None, {}, "there is no series to forecast: the mapping is empty"),
+        ({"a": GAP}, hours(T), {}, "give many series as tables that are indexed by their dates"),
         (GAP, hours(T), {}, "nothing of column value is observed in the choosing part 3 "),
         (daily_waves(T), hours(T), {"horizon": 60}, "horizon 60 does not fit into the choosing"),
         (daily_waves(T), hours(T), {"horizon": 2.5}, "horizon must be a whole number from 1 up"),

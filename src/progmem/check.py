@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from progmem.config import RunConfig, read_config
+from progmem.data.labels import drop_missing_labels
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.quality import Quality, inspect
 from progmem.data.recordings import Recording, Recordings
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.errors import ConfigError, InputError, RepairableError
+from progmem.progress import Log
 from progmem.series import ChannelStats
 from progmem.training import randomness
 from progmem.training.defaults import fill_defaults
@@ -32,14 +34,15 @@ def check(
     *,
     data_dir: Path | None = None,
     cfg: RunConfig | None = None,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """What was read as what, what is odd about it, and what training would see and take.
 
     Gaps and duplicates that an option of reading repairs are told of, and repaired to go on.
     """
-    found, options, unreadable = _read(source, data_dir, options)
+    found, options, unreadable = _read(source, data_dir, options, log)
     recordings = found if isinstance(found, Recordings) else Recordings(tuple(found))
-    quality = inspect(recordings)
+    quality = inspect(recordings, log=log)
     lengths = [len(values) for values in recordings.values]
     labels = recordings.labels
     return {
@@ -52,7 +55,7 @@ def check(
             for channel in quality.channels
         ],
         "rates": sorted({r.rate for r in recordings if r.rate is not None}),
-        "labels": None if labels is None else len(np.unique(labels)),
+        "labels": None if labels is None else len(np.unique(drop_missing_labels(labels)[1])),
         "notes": list(recordings.notes),
         "skipped": list(recordings.skipped),
         "warnings": [*unreadable, *_warnings(recordings, quality)],
@@ -63,18 +66,20 @@ def check(
             for r, missing, gap, constant in zip(
                 recordings, quality.missing, quality.longest_gap, quality.constant, strict=True)
         ],
-        "training": _training(recordings, cfg or read_config(None, [])),
+        "training": _training(recordings, cfg or read_config(None, []), log),
     }  # fmt: skip
 
 
 def _read(
-    source: str | Path, data_dir: Path | None, options: ReadOptions
+    source: str | Path, data_dir: Path | None, options: ReadOptions, log: Log | None
 ) -> tuple[Sequence[Recording], ReadOptions, list[str]]:
     """The recordings, the options that were needed to read them, and why, a sentence each."""
     why: list[str] = []
     while True:
         try:
-            found, _ = open_source(source, data_dir, "official", covariates=False, options=options)
+            found, _ = open_source(
+                source, data_dir, "official", covariates=False, options=options, log=log
+            )
             return found, options, why
         except RepairableError as error:
             if getattr(options, error.option):
@@ -138,7 +143,7 @@ def _some(names: list[str]) -> str:
     return f"{', '.join(names[:SHOWN])}{more}"
 
 
-def _training(recordings: Recordings, cfg: RunConfig) -> dict[str, Any]:
+def _training(recordings: Recordings, cfg: RunConfig, log: Log | None) -> dict[str, Any]:
     """The rows that training would see, its model and the time it would take here."""
     try:
         rows = TrainingWindows(recordings, cut_alone(recordings, cfg.data))
@@ -146,11 +151,13 @@ def _training(recordings: Recordings, cfg: RunConfig) -> dict[str, Any]:
         cfg = fill_defaults(cfg, int(rows.length.median()), device=device, begun={})
         model_cfg = model_for(rows, cfg)
         stats = ChannelStats(rows.channels)
-        rows.set_statistics(stats)
+        rows.set_statistics(stats, log=log)
     except (InputError, ConfigError) as error:
         return {"refused": str(error)}
     steps = randomness.total_steps(len(rows), cfg.train)
     assert cfg.train.batch_size is not None  # defaults are filled in
+    if log is not None:
+        log("timing a training step ...")
     some = rows.cut(torch.arange(min(cfg.train.batch_size, len(rows))))
     few = TrainingWindows([Recording(str(i), np.array(x)) for i, x in enumerate(some)], cfg.data)
     with torch.random.fork_rng():

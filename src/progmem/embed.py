@@ -48,9 +48,7 @@ def embed_files(
     run = run_of(model_folder)
     if sampling_rate is not None and not 0 < sampling_rate < float("inf"):
         raise InputError(f"--sampling-rate must be a number above 0, got {sampling_rate:g}")
-    if log is not None:
-        log(f"reading {data} ...")
-    recordings = read_as_trained(data, run, options, model.info)
+    recordings = read_as_trained(data, run, options, model.info, log=log)
     if sampling_rate is None and recordings[0].rate is None:
         sampling_rate = model.info.rate or data_settings(run).sampling_rate
     embed(model, recordings, out, sampling_rate=sampling_rate, log=log)

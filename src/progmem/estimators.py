@@ -320,7 +320,7 @@ def _read(
     """The recordings of X; what ``fit`` learns of their form is kept in ``estimator``."""
     table = is_table(X)
     others = (list, tuple, str, Path, Tensor, Recordings, np.ma.MaskedArray)
-    ours = isinstance(X, others) or type(X) is dict or _is_xarray(X) or (table and not is_wide(X))
+    ours = isinstance(X, others) or type(X) is dict or (table and not is_wide(X)) or _is_foreign(X)
     if not ours:
         # arrays and wide tables are checked as everywhere in scikit-learn
         # but for infinite values, which are refused below with their places
@@ -347,8 +347,10 @@ def _read(
     return with_covariates(recordings) if covariates else recordings
 
 
-def _is_xarray(X: Any) -> bool:
-    return type(X).__module__.partition(".")[0] == "xarray"
+def _is_foreign(X: Any) -> bool:
+    """Whether this is an xarray, or of polars and no table yet, which the reader says."""
+    package = type(X).__module__.partition(".")[0]
+    return package == "xarray" or (package == "polars" and type(X).__name__ == "LazyFrame")
 
 
 def _in_order(estimator: Estimator, recording: Recording) -> Recording:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from progmem.config import is_real
-from progmem.data.own_series import DatedValues, as_dated_values
+from progmem.data.own_series import DatedValues, as_many_series
 from progmem.encoding import Encoder
 from progmem.errors import InputError
 from progmem.forecasting import kept
@@ -110,10 +110,12 @@ class PMTForecaster:
     def fit(self, series: Any, dates: Any = None) -> "PMTForecaster":
         """Encode a series (T,) or (T, F), NaN where missing, with regular dates or without dates.
 
-        A DataFrame that is indexed by dates needs no others. Many series of the same columns are a
-        mapping from names to them. The encoder is trained before, if none was given.
+        A DataFrame that is indexed by dates needs no others. Files, long tables and whatever else
+        `progmem.read` takes or returns are read by its rules. Many series of the same columns are a
+        mapping from names to them, too. The encoder is trained before, if none was given.
         """
-        many, taken = isinstance(series, Mapping), _taken(series, dates)
+        taken = as_many_series(series, dates)
+        many = "" not in taken
         context = self._context(taken)
         found, parts = {}, []
         for name, one in taken.items():
@@ -181,7 +183,7 @@ class PMTForecaster:
         ahead. Several horizons are one below the other, by a level ``horizon`` of the index; many
         series likewise, by a level ``series``.
         """
-        newer = {} if series is None else _taken(series, dates)
+        newer = {} if series is None else as_many_series(series, dates)
         if newer and self.series and newer.keys() != self.series.keys():
             raise InputError(
                 f"fitted on the series {', '.join(self.series) or 'given alone'}, got "
@@ -258,28 +260,3 @@ class PMTForecaster:
         given: ``fit`` does not train it again.
         """
         return kept.load(Path(path), encoder)
-
-
-def _taken(series: Any, dates: Any) -> dict[str, DatedValues]:
-    """Series by name, checked; one that is alone has the name ''."""
-    if not isinstance(series, Mapping):
-        return {"": as_dated_values(series, dates)}
-    if dates is not None:
-        raise InputError("give many series as tables that are indexed by their dates")
-    if not series:
-        raise InputError("there is no series to forecast: the mapping is empty")
-    found = {}
-    for name, one in series.items():
-        try:
-            found[str(name)] = as_dated_values(one)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from error
-    first, *others = found
-    for name in others:
-        if found[name].columns != found[first].columns:
-            raise InputError(
-                f"{name} has the columns {', '.join(found[name].columns)}, {first} has "
-                f"{', '.join(found[first].columns)}: series that are forecast together have the "
-                "same; forecast these one by one"
-            )
-    return found

@@ -1,6 +1,7 @@
 """What a command is doing and how long it will take: a bar on a terminal, elsewhere lines."""
 
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,18 +17,24 @@ def silent(text: str) -> None:
     """A log that says nothing."""
 
 
+def is_first_process() -> bool:
+    """Whether this is the one of several processes that speaks, by what torchrun has told it."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
-def progress(what: str, total: int, *, log: Log | None) -> Iterator[Advance]:
+def progress(what: str, total: int, *, log: Log | None, begun: bool = False) -> Iterator[Advance]:
     """Say that ``total`` pieces of work begin; call what it gives with how many more are done.
 
-    With ``log`` None nothing is said. On a terminal `print` is in place of a bar.
+    With ``log`` None nothing is said. On a terminal `print` is in place of a bar. With ``begun``
+    it was said before that they begin.
     """
     if log is None or total < 1:
         yield lambda count: None
         return
     bar = make_bar(0, total, what) if log is print else None
     if bar is None:
-        yield _Lines(what, total, log).advance
+        yield _Lines(what, total, log, begun=begun).advance
         return
     try:
         yield lambda count: bar.advance(0, count)
@@ -38,10 +45,11 @@ def progress(what: str, total: int, *, log: Log | None) -> Iterator[Advance]:
 class _Lines:
     """A line at the beginning, and then one every few seconds."""
 
-    def __init__(self, what: str, total: int, log: Log) -> None:
+    def __init__(self, what: str, total: int, log: Log, *, begun: bool) -> None:
         self.what, self.total, self.log, self.done = what, total, log, 0
         self.began = self.said = time.perf_counter()
-        log(f"{what} ...")
+        if not begun:
+            log(f"{what} ...")
 
     def advance(self, count: int) -> None:
         self.done += count

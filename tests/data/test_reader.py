@@ -1,6 +1,7 @@
 """One reader for commands and Python: the same recordings whatever they are kept in."""
 
 import gzip
+import json
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from made_tables import ts_text
 
 import progmem
 from progmem.cli import main
+from progmem.data.reader import read_with
 from progmem.errors import InputError
 
 X = np.random.default_rng(0).normal(size=(4, 50, 3)).round(3)  # (series, time, channels)
@@ -71,6 +73,13 @@ FILES = {  # name of the file, how it is written, how it is read
         {"case": "who", "time": "when"}),
     "long csv, semicolons": (
         "x.csv", lambda p: long_table().to_csv(p, index=False, sep=";"), {"sep": ";"}),
+    "long csv, decimal commas": (
+        "x.csv", lambda p: long_table().to_csv(p, index=False, sep=";", decimal=","),
+        {"sep": ";", "decimal": ","}),
+    "long csv of unique_id and ds": (
+        "x.csv", lambda p: long_table(case="unique_id", time="ds").to_csv(p, index=False), {}),
+    "long csv of item_id and timestamp": (
+        "x.csv", lambda p: long_table(case="item_id", time="timestamp").to_csv(p, index=False), {}),
     "long csv.gz": ("x.csv.gz", write_gz, {}),
     "long tsv": ("x.tsv", lambda p: long_table().to_csv(p, index=False, sep="\t"), {}),
     "melted csv": ("x.csv", lambda p: melted().to_csv(p, index=False), {}),
@@ -114,14 +123,58 @@ ONE_RECORDING = {
     "csv with numbered samples": (
         "x.csv", lambda p: pd.DataFrame(X[0], columns=NAMES).assign(Time=np.arange(50) / 100)
         .to_csv(p, index=False), {}),
+    "csv without names, decimal commas": (
+        "x.csv", lambda p: p.write_text("\n".join(
+            ";".join(f"{v}".replace(".", ",") for v in row) for row in X[0].tolist())),
+        {"sep": ";", "decimal": ","}),
     "parquet with dates": ("x.parquet", lambda p: dated().to_parquet(p), {}),
     "tsv with names": (
         "x.tsv", lambda p: pd.DataFrame(X[0], columns=NAMES).to_csv(p, index=False, sep="\t"), {}),
 }  # fmt: skip
+
+
+def write_edf(path, *, kind="Edf"):
+    """Whole thousandths, which all of X is, have a number of their own in the file."""
+    edfio = pytest.importorskip("edfio")
+    signals = [
+        getattr(edfio, f"{kind}Signal")(
+            x, 50, label=name, physical_range=(-10, 10), digital_range=(-10_000, 10_000)
+        )
+        for name, x in zip(NAMES, X[0].T, strict=True)
+    ]
+    getattr(edfio, kind)(signals).write(path)
+
+
+def write_wfdb(path):
+    wfdb = pytest.importorskip("wfdb")
+    wfdb.wrsamp(
+        path.stem, fs=50, units=["g"] * 3, sig_name=NAMES, p_signal=X[0], fmt=["32"] * 3,
+        adc_gain=[1000] * 3, baseline=[0] * 3, write_dir=str(path.parent),
+    )  # fmt: skip
+
+
+def write_miniseed(path):
+    obspy = pytest.importorskip("obspy")
+    traces = [
+        obspy.Trace(x.copy(), {"station": "ONE", "channel": f"BH{c}", "sampling_rate": 50.0})
+        for c, x in enumerate(X[0].T)
+    ]
+    obspy.Stream(traces).write(str(path), format="MSEED")
+
+
+SIGNALS = {
+    "edf": ("x.edf", write_edf, {}),
+    "bdf": ("x.bdf", lambda p: write_edf(p, kind="Bdf"), {}),
+    "wfdb": ("x.hea", write_wfdb, {}),
+    "miniseed": ("x.mseed", write_miniseed, {}),
+}
 ALL_FILES = [
     *(pytest.param(*cell, X, id=name) for name, cell in FILES.items()),
     *(pytest.param(*cell, X[..., :1], id=name) for name, cell in ONE_CHANNEL.items()),
-    *(pytest.param(*cell, X[:1], id=f"one recording: {n}") for n, cell in ONE_RECORDING.items()),
+    *(
+        pytest.param(*cell, X[:1], id=f"one recording: {n}")
+        for n, cell in {**ONE_RECORDING, **SIGNALS}.items()
+    ),
 ]
 
 
@@ -132,7 +185,7 @@ def test_the_same_recordings_come_out_of_every_file(tmp_path, file, write, optio
     assert len(found) == len(expected)
     order = np.argsort([name[-1] for name in found.names]) if file == "x" else range(len(found))
     for i, one in zip(order, expected, strict=True):  # a folder in a folder comes last
-        np.testing.assert_array_equal(found[int(i)].values, one)
+        np.testing.assert_allclose(found[int(i)].values, one, atol=1e-12, rtol=0)
     assert progmem.read(str(tmp_path / file), **options).names == found.names
 
 
@@ -146,6 +199,13 @@ REFUSED = {
         "x.csv", lambda p: pd.concat([dated(), dated()]).to_csv(p), "row 50, .* is there twice"),
     "gaps": ("x.csv", lambda p: dated().drop(DATES[7]).to_csv(p), "rows of NaN; fill_gaps=True"),
     "semicolons": ("x.csv", lambda p: dated().to_csv(p, sep=";"), r"sep \(--sep ';'\)"),
+    "decimal commas": (
+        "x.csv", lambda p: dated().reset_index(drop=True).to_csv(p, decimal=",", index=False),
+        "column ax, ay, az does not hold them; are its commas decimal signs\\? .*--decimal ,"),
+    "a decimal sign between cells": (
+        "x.csv", lambda p: dated().to_csv(p), "',' cannot be the decimal sign and separate cells"),
+    "another decimal sign": (
+        "x.csv", lambda p: dated().to_csv(p), "decimal must be '.' or ',', got '#'"),
     "dates day first": (
         "x.csv", lambda p: dated().to_csv(p, date_format="%d.%m.%Y %H:%M"), "--date-format"),
     "text": ("x.csv", lambda p: dated().assign(note="a").to_csv(p), "column note does not .* drop"),
@@ -161,6 +221,7 @@ REFUSED = {
 }  # fmt: skip
 NEEDED = {
     "names of columns": {"case": "id"}, "layout of a ts": {"layout": "series,time,channels"},
+    "a decimal sign between cells": {"decimal": ","}, "another decimal sign": {"decimal": "#"},
     "layout of other axes": {"layout": "time,channels"}, "unknown layout": {"layout": "wide"},
 }  # fmt: skip
 
@@ -215,15 +276,37 @@ def test_files_of_other_kinds_are_named_and_labels_are_no_recording(tmp_path):
     (tmp_path / "sub" / "readme.pdf").touch()
     (tmp_path / ".hidden.npy").touch()
     (tmp_path / "labels.csv").write_text("series,label\nsub/a,x\n")
-    found = progmem.read(tmp_path)
+    said = []
+    found = read_with(tmp_path, log=said.append)
+    assert said == []  # that it reads is said before, and all is read at once
     assert found.names == ["long.c0", "long.c1", "long.c2", "long.c3", "sub/a"]
     assert found.skipped == ("labels.csv", "sub/readme.pdf")
     assert found.lines()[-1] == "skipped 2 files that are no recordings: labels.csv, sub/readme.pdf"
 
 
+def test_reading_many_files_says_how_long_it_will_take(tmp_path, monkeypatch):
+    for i in range(4):
+        np.save(tmp_path / f"{i}.npy", X[i])
+    monkeypatch.setattr("progmem.progress.EVERY", 0.0)
+    said = []
+    read_with(tmp_path, log=said.append)
+    assert said[0].startswith("reading 4 files: 1 of 4, about 0 s left") and len(said) == 3
+
+
+def test_a_case_of_uneven_dates_is_named_with_what_would_repair_it():
+    table = long_table(time="date").assign(date=[*DATES] * 4).drop(index=57)
+    found = progmem.read(table)
+    assert found[1].calendar is None and found[0].calendar is not None
+    assert "1 of 4 cases have dates that are not evenly spaced, or too few (c1)" in found.notes[1]
+    assert found.notes[1].endswith("fill_gaps=True (--fill-gaps) puts rows of NaN there")
+    assert all(one.calendar is not None for one in progmem.read(table, fill_gaps=True))
+
+
 def test_labels_in_a_file_go_with_its_recordings(tmp_path):
     np.savez(tmp_path / "x.npz", X_train=X[:3], y_train=[4, 5, 4], X_test=X[3:], y_test=[5])
     assert progmem.read(tmp_path / "x.npz").labels.tolist() == [4, 5, 4, 5]
+    np.savez(tmp_path / "y.npz", X_train=X[:3], y_train=[4, 5, 4], X_test=X[3:])
+    assert progmem.read(tmp_path / "y.npz").labels.tolist() == [4, 5, 4, None]
     (tmp_path / "x.ts").write_text(ts_text(CHANNELS_FIRST, ["sit", "walk", "sit", "walk"]))
     assert progmem.read(tmp_path / "x.ts").labels.tolist() == ["sit", "walk", "sit", "walk"]
 
@@ -297,23 +380,53 @@ def test_the_calendar_of_a_recording_gives_its_dates_back(calendar):
     assert recording.calendar.at(np.array([7, 3])).tolist() == [calendar[7], calendar[3]]
 
 
+SMALL = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
+
+
+def encoder_of(x):
+    return progmem.PMTEncoder(steps=1, device="cpu", settings=SMALL).fit(x.transpose(0, 2, 1))
+
+
 @pytest.fixture(scope="module")
 def encoder():
-    small = ("model.dim=8", "model.heads=2", "model.blocks=1", "model.encoder_layers=1")
-    return progmem.PMTEncoder(steps=1, device="cpu", settings=small).fit(CHANNELS_FIRST)
+    return encoder_of(X)
 
 
-@pytest.mark.parametrize("file, write, options, expected", ALL_FILES[: len(FILES)])
+@pytest.fixture(scope="module")
+def encoders(encoder):
+    """By the number of channels."""
+    return {3: encoder, 1: encoder_of(X[..., :1])}
+
+
+@pytest.mark.parametrize("file, write, options, expected", ALL_FILES)
 def test_the_same_embedding_comes_out_of_every_file(
-    tmp_path, encoder, file, write, options, expected
+    tmp_path, encoders, file, write, options, expected
 ):
     write(tmp_path / file)
-    found = progmem.read(tmp_path / file, **options)
+    encoder, found = encoders[expected.shape[-1]], progmem.read(tmp_path / file, **options)
     order = np.argsort([name[-1] for name in found.names]) if file == "x" else slice(None)
-    expected = encoder.transform(CHANNELS_FIRST)
+    expected = encoder.transform(expected.transpose(0, 2, 1))
     np.testing.assert_allclose(encoder.transform(found)[order], expected, atol=1e-6)
     if not options:  # an estimator reads a path as the commands do
         np.testing.assert_allclose(encoder.transform(tmp_path / file)[order], expected, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file, write, options, expected", ALL_FILES)
+def test_the_command_embeds_every_file_alike(
+    tmp_path, monkeypatch, encoders, file, write, options, expected
+):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / file)
+    model = encoders[expected.shape[-1]].model_
+    model.save("model")
+    given = [f"--{key.replace('_', '-')}" + ("" if v is True else f"={v}")
+             for key, v in options.items()]  # fmt: skip
+    assert main(["embed", "model", file, "-o", "out", *given, "--quiet"]) == 0
+    names = json.loads((tmp_path / "out/series.json").read_text())["names"]
+    order = np.argsort([name[-1] for name in names]) if file == "x" else slice(None)
+    z = model.encode(expected)
+    np.testing.assert_allclose(np.load("out/sequence.npy")[order], z.sequence, atol=1e-6)
 
 
 def test_a_long_table_is_never_one_case_a_row(encoder):

@@ -13,6 +13,7 @@ from probe_setup import waves
 
 import progmem
 from progmem import artifact
+from progmem.check import check
 from progmem.cli import main
 from progmem.config import read_config
 from progmem.data.labels import drop_missing_labels, labels_for
@@ -78,6 +79,23 @@ def test_without_a_file_to_write_the_accuracy_is_estimated_and_nothing_is_writte
     assert main(["classify", "x.npy", "--labels", "y.npy", "--model", str(model)]) == 0
     assert "30 labelled series, 2 classes\n" in capsys.readouterr().out
     assert set(files.iterdir()) == before
+
+
+def test_labels_that_a_file_itself_holds_need_no_other_file(model, files, capsys):
+    x, y = waves(30, 0)
+    np.savez("held.npz", X_train=x[:20], y_train=y[:20], X_test=x[20:])  # not all have a label
+    assert check(files / "held.npz")["labels"] == 2
+    long = pd.concat([
+        pd.DataFrame(one, columns=["a", "b"]).assign(case=i, kind=label)
+        for i, (one, label) in enumerate(zip(x, y, strict=True))
+    ])  # fmt: skip
+    long.to_csv("long.csv", index=False)
+    capsys.readouterr()
+    use = ["--model", str(model), "-o", "p.csv"]
+    for command in (["held.npz"], ["long.csv", "--label", "kind", "--quiet"]):
+        assert main(["classify", *command, *use]) == 0
+        assert [int(row["label"]) for row in read_csv(files / "p.csv")] == y.tolist()
+    assert "20 labelled series" in capsys.readouterr().out
 
 
 def test_labels_become_predictions_without_a_model(files, capsys, monkeypatch):
@@ -182,7 +200,7 @@ def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ("x.npy", "one of the arguments --labels --probe is required"),
+        ("x.npy", "x.npy has no labels; give them with --labels, or by --label where a column"),
         ("x.npy --labels y.npy --probe p", "--probe: not allowed with argument --labels"),
         ("--labels y.npy", "the following arguments are required: DATA"),
         ("x.npy --labels y.npy --x x.npy", "unrecognized arguments: --x x.npy"),

@@ -69,10 +69,10 @@ def _told(error: Exception) -> tuple[str, int]:
 
 @contextmanager
 def _plain_output() -> Iterator[None]:
-    """Names that a terminal cannot show become escapes, and a warning is one line."""
+    """Lines are out at once, also into a pipe; odd names are escaped; a warning is one line."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     before: Any = warnings.formatwarning
 
     def in_one_line(message: Any, category: Any, *place: Any) -> str:

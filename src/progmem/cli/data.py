@@ -52,6 +52,7 @@ def _list(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
+    print("reading the files that are there ...")
     from progmem.data.datasets import check_lines
 
     lines, good = check_lines(args.data_dir)
@@ -61,11 +62,13 @@ def _check(args: Namespace) -> None:
 
 
 def _convert(args: Namespace) -> None:
+    print(f"reading {args.archive} ...")
     from progmem.data.convert import convert
 
     lines, good = convert(
-        args.archive, args.out, name=args.name, overwrite=args.overwrite, limit=args.limit
-    )
+        args.archive, args.out, name=args.name, overwrite=args.overwrite, limit=args.limit,
+        log=print,
+    )  # fmt: skip
     print("\n".join(lines))
     if not good:
         raise InputError("converted, but the file differs from the reference, see above")

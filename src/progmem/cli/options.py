@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from progmem.progress import is_first_process
+
 RECORDINGS = "file of recordings (.npy, .csv, .parquet, .edf, … ) or a folder of such files"
 
 
@@ -85,6 +87,12 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def begin(args: argparse.Namespace, source: Any) -> None:
+    """Say what is read, before what a command needs is loaded, which takes seconds."""
+    if args.log is not None and is_first_process():
+        args.log(f"reading {source} ...")
+
+
 def add_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "set", metavar="SET", help="name of a data set; `progmem data list` shows them"
@@ -139,6 +147,7 @@ READING = {  # what `progmem.read` takes, as options of every command that reads
     "value": "column of the values, in a table of one value a row",
     "label": "column of the labels, in a table",
     "sep": "what separates the cells of text files; by default a comma, in a .tsv file a tab",
+    "decimal": "decimal sign of the numbers in text files, such as ,",
     "date_column": "the same as --time",
     "date_format": "how dates are written if not year first, such as '%%d.%%m.%%Y %%H:%%M'",
     "missing": "number or text that stands for a missing value, such as --missing=-9999; may be "

@@ -1,6 +1,8 @@
 """``progmem check``, ``embed``, ``classify`` and ``forecast``: a model on a user's files."""
 
+import sys
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,12 @@ def add_check(commands: Any) -> None:
 
 
 def _check(args: Namespace) -> None:
+    args.log = partial(print, file=sys.stderr) if args.json else print
+    options.begin(args, args.data)
     from progmem.check import check, check_lines
     from progmem.files import to_json
 
-    found = check(args.data, options.reading(args), data_dir=args.data_dir)
+    found = check(args.data, options.reading(args), data_dir=args.data_dir, log=args.log)
     print(to_json(found).decode() if args.json else "\n".join(check_lines(found)))
 
 
@@ -53,6 +57,7 @@ def add_embed(commands: Any) -> None:
 
 
 def _embed(args: Namespace) -> None:
+    options.begin(args, args.data)
     from progmem.embed import embed_files
 
     embed_files(
@@ -71,8 +76,10 @@ def add_classify(commands: Any) -> None:
     )
     parser.add_argument("data", type=Path, metavar="DATA", help=options.RECORDINGS)
     options.add_model(parser, "--model")
-    source = parser.add_mutually_exclusive_group(required=True)
-    options.add_labels(source, "labels of some of the recordings")
+    source = parser.add_mutually_exclusive_group()
+    options.add_labels(
+        source, "labels of some of the recordings, by default those that DATA itself holds"
+    )
     options.add_fitted_probe(
         source,
         "classify with what an earlier call fitted, in place of --labels: the .safetensors file "
@@ -100,6 +107,7 @@ def add_classify(commands: Any) -> None:
 
 
 def _classify(args: Namespace) -> None:
+    options.begin(args, args.data)
     from progmem.probes.own_labels import classify_files
 
     classify_files(
@@ -155,6 +163,7 @@ def add_forecast(commands: Any) -> None:
 
 
 def _forecast(args: Namespace) -> None:
+    options.begin(args, args.data)
     from progmem.probes.own_forecast import forecast_files
 
     forecast_files(

@@ -72,6 +72,7 @@ def add_probe(commands: Any) -> None:
 
 
 def _classify(args: Namespace) -> None:
+    options.begin(args, args.set)
     from progmem.config import parse_amount
     from progmem.probes.protocols import evaluate_classification
 
@@ -83,6 +84,7 @@ def _classify(args: Namespace) -> None:
 
 
 def _cue(args: Namespace) -> None:
+    options.begin(args, args.set)
     from progmem.probes.protocols import evaluate_cue
 
     evaluate_cue(
@@ -92,6 +94,7 @@ def _cue(args: Namespace) -> None:
 
 
 def _forecast(args: Namespace) -> None:
+    options.begin(args, args.set)
     from progmem.data.forecast_sets import HORIZONS
     from progmem.probes.protocols import evaluate_forecast
 

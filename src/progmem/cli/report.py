@@ -21,6 +21,7 @@ def add_demo(commands: Any) -> None:
 
 
 def _demo(args: Namespace) -> None:
+    print("reading the built-in sample ...")
     from progmem.demo import demo
 
     demo(args.out)

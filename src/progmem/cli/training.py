@@ -29,6 +29,7 @@ def add_pretrain(commands: Any) -> None:
 
 
 def _pretrain(args: Namespace) -> None:
+    _begin(args)
     from progmem.config import read_config
     from progmem.training.distributed import world_and_rank
     from progmem.training.pretrain import pretrain
@@ -37,7 +38,6 @@ def _pretrain(args: Namespace) -> None:
     if args.print_config:
         _print_settings(cfg.to_dict())
         return
-    _require_data_and_out(args)
     log = args.log or silent
     pretrain(
         args.data, args.out, cfg, data_dir=args.data_dir, split=args.split,
@@ -94,6 +94,7 @@ def add_finetune(commands: Any) -> None:
 
 
 def _finetune(args: Namespace) -> None:
+    _begin(args)
     from progmem.config import read_finetune_config
     from progmem.report.tables import finetune_table
     from progmem.training.finetune import finetune
@@ -107,7 +108,6 @@ def _finetune(args: Namespace) -> None:
     if args.print_config:
         _print_settings(cfg.to_dict())
         return
-    _require_data_and_out(args)
     found = finetune(
         args.data, args.out, cfg, y=args.labels, pretrained=args.pretrained,
         data_dir=args.data_dir, split=args.split, result=args.result,
@@ -122,6 +122,13 @@ def _finetune(args: Namespace) -> None:
             f"written: {args.out} (the classifier), {args.result or args.out / 'result.json'} (its "
             f"scores); next: progmem classify NEW --probe {args.out} -o predictions.csv"
         )
+
+
+def _begin(args: Namespace) -> None:
+    """Refuse a command that lacks something, and say what is read."""
+    if not args.print_config:
+        _require_data_and_out(args)
+        options.begin(args, args.data)
 
 
 def _add_data_and_out(parser: ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from progmem.data.converters.archive import Archive, open_archive
 from progmem.data.datasets import DATA_VARIABLE, check_line, data_folder
 from progmem.errors import InputError
 from progmem.files import write_file
+from progmem.progress import Log
 
 
 def convert(
@@ -25,6 +26,7 @@ def convert(
     name: str | None = None,
     overwrite: bool = False,
     limit: Any = None,
+    log: Log | None = None,
 ) -> tuple[list[str], bool]:
     """Write a set of an archive to the folder ``out``; the set is recognised by the content.
 
@@ -48,6 +50,8 @@ def convert(
             path = folder / f"{name}{converter.suffix}"
             if path.exists() and not overwrite:
                 raise InputError(f"{path} is there already; --overwrite replaces it")
+            if log is not None:
+                log(f"it holds {name}: reading its series ...")
             found = converter.read(opened, name)
     except (OSError, RuntimeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         # RuntimeError: a password, or a compression that Python does not know
@@ -55,6 +59,8 @@ def convert(
             f"{archive} cannot be read: {error}; the folder it unpacks to will do too"
         ) from error
     folder.mkdir(parents=True, exist_ok=True)
+    if log is not None:
+        log(f"packing {_describe(found)} ...")
     write_file(path, _packed(found))
     lines = [f"{name}: {_describe(found)}, written to {path}"]
     if name not in datasets.FILES:

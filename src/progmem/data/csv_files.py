@@ -25,7 +25,7 @@ class CsvLayout(NamedTuple):
     several_columns: bool  # then a blank line is no sample
 
 
-def csv_layout(path: Path, *, wide: bool = False, sep: str = ",") -> CsvLayout:
+def csv_layout(path: Path, *, wide: bool = False, sep: str = ",", decimal: str = ".") -> CsvLayout:
     """Whether the first line of a file is a header: texts, or numbers that count the columns.
 
     0, 1, 2, … is what pandas writes above a table without names. The header of a ``wide`` table,
@@ -40,7 +40,9 @@ def csv_layout(path: Path, *, wide: bool = False, sep: str = ",") -> CsvLayout:
     several = any(len(line) > 1 for line in lines)
     if several:
         lines = [line for line in lines if line]
-    first, second = ([_number(cell) for cell in line] for line in [*lines, [], []][:2])
+    first, second = (
+        [_number(cell.replace(decimal, ".")) for cell in line] for line in [*lines, [], []][:2]
+    )
     if None in first:
         return CsvLayout(True, several)
     if (

@@ -19,11 +19,12 @@ from progmem.data.csv_files import read_csv
 from progmem.data.datasets import FILES, LABELLED, check_name, load_labelled
 from progmem.data.dates import read_dates
 from progmem.data.options import BY_RULE, ReadOptions
-from progmem.data.recordings import Recording
+from progmem.data.recordings import Recording, Recordings
 from progmem.data.sets import LabelledSet
 from progmem.data.source import open_files
 from progmem.errors import InputError
 from progmem.names import printable, printable_labels
+from progmem.progress import Log
 
 
 def draw_labels(
@@ -133,6 +134,20 @@ def label_series(recordings: Sequence[Recording], x: Path, y: Path) -> LabelledS
     if twice:
         raise InputError(f"{y} names {twice[0]} more than once")
     return LabelledSeries(pieces, found.labels)
+
+
+def labelled_series(recordings: Recordings, x: Path, y: Path | None) -> LabelledSeries:
+    """`label_series`; without a file ``y`` the recordings have the labels that ``x`` itself holds.
+
+    They are then numbers or texts, as they are there.
+    """
+    if y is not None:
+        return label_series(recordings, x, y)
+    if recordings.labels is None:
+        raise InputError(
+            f"{x} has no labels; give them with --labels, or by --label where a column holds them"
+        )
+    return LabelledSeries(recordings, recordings.labels)
 
 
 def cut(recording: Recording, start: int, end: int) -> Recording:
@@ -307,6 +322,7 @@ def open_labelled(
     *,
     covariates: bool | None = None,
     options: ReadOptions = BY_RULE,
+    log: Log | None = None,
 ) -> LabelledRecordings:
     """A data set by name with its split, or own series with the file of their labels."""
     if str(source) in FILES:
@@ -319,16 +335,12 @@ def open_labelled(
             check_name(str(source), data_dir)
         except InputError as error:
             raise InputError(f"there is no file or folder {path}; {error}") from error
-    recordings = open_files(path, options, covariates=bool(covariates))
-    if y is None and recordings.labels is None:
-        raise InputError(f"{path} has no labels; give them with --labels, or a data set's name")
     if split != "official":
         raise InputError(f"split is for data sets by name; {path} is trained on whole")
-    if y is not None:
-        series = label_series(recordings, path, y)
-    else:
-        assert recordings.labels is not None
-        series = LabelledSeries(recordings, recordings.labels)
+    recordings = open_files(path, options, covariates=bool(covariates), log=log)
+    if log is not None:
+        log("\n".join(recordings.lines()))
+    series = labelled_series(recordings, path, y)
     labelled, labels = drop_missing_labels(series.labels)
     check_labels(labels, len(labels))
     classes, numbers = np.unique(labels, return_inverse=True)

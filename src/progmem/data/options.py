@@ -21,6 +21,7 @@ class ReadOptions:
     value: str | None = None
     label: str | None = None
     sep: str | None = None
+    decimal: str | None = None
     date_column: str | None = None
     date_format: str | None = None
     missing: Any = ()
@@ -43,6 +44,8 @@ class ReadOptions:
             object.__setattr__(self, "sep", "\t")
         if self.sep is not None and len(self.sep) != 1:
             raise InputError(f"sep must be one character such as ';', got {self.sep!r}")
+        if self.decimal not in (None, ".", ","):
+            raise InputError(f"decimal must be '.' or ',', got {self.decimal!r}")
 
     @property
     def columns(self) -> dict[str, str | None]:

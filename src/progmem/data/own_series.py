@@ -3,6 +3,8 @@
 Shapes: T samples, F columns.
 """
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,9 +16,11 @@ from progmem.data.dates import regular_dates
 from progmem.data.forecast_sets import VARIANTS
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.reader import read_with
-from progmem.data.recordings import Recording
+from progmem.data.recordings import Recording, Recordings
 from progmem.data.sets import DatedSeries
+from progmem.data.tables import CASE_NAMES, TIME_NAMES, is_table
 from progmem.errors import InputError
+from progmem.progress import Log
 from progmem.series import as_array
 
 if TYPE_CHECKING:
@@ -76,8 +80,68 @@ def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
     return DatedValues(values, columns, index)
 
 
+def as_many_series(series: Any, dates: Any = None) -> dict[str, DatedValues]:
+    """Series by name, checked, of anything that `progmem.read` takes; one alone is called ''.
+
+    Arrays are one series (T,) or (T, F), and a mapping has any number of them.
+    """
+    if isinstance(series, Mapping):
+        if dates is not None:
+            raise InputError("give many series as tables that are indexed by their dates")
+        if not series:
+            raise InputError("there is no series to forecast: the mapping is empty")
+    else:
+        series = _read(series) if dates is None else {"": series}
+    found = {}
+    for name, one in series.items():
+        try:
+            tables = _read(one) if dates is None else {"": one}
+            if "" not in tables:
+                raise InputError(f"it holds {len(tables)} series; give one for each name")
+            found[str(name)] = as_dated_values(tables[""], dates)
+        except InputError as error:
+            raise InputError(f"{name}: {error}" if name else str(error)) from error
+    first, *others = found
+    for name in others:
+        if found[name].columns != found[first].columns:
+            raise InputError(
+                f"{name} has the columns {', '.join(found[name].columns)}, {first} has "
+                f"{', '.join(found[first].columns)}: series that are forecast together have the "
+                "same; forecast these one by one"
+            )
+    return found
+
+
+def _read(series: Any) -> dict[str, Any]:
+    """What the reader makes of files, recordings and tables; an array, as it is, is called ''."""
+    if not _is_for_the_reader(series):
+        return {"": series}
+    return _tables(read_with(series), "the source", alone=True)
+
+
+def _is_for_the_reader(series: Any) -> bool:
+    """Whether this is no array, but something whose dates or cases `progmem.read` finds."""
+    import pandas as pd
+
+    if isinstance(series, str | Path | Recordings):
+        return True
+    if isinstance(series, list | tuple):
+        return bool(series) and all(isinstance(one, Recording) or is_table(one) for one in series)
+    if isinstance(series, pd.DataFrame):
+        dated = isinstance(series.index, pd.DatetimeIndex)  # then columns hold no times
+        known = {*CASE_NAMES, *(() if dated else TIME_NAMES)}
+        return series.index.nlevels > 1 or any(str(c).lower() in known for c in series.columns)
+    xarray: Any = sys.modules.get("xarray")
+    labelled = xarray is not None and isinstance(series, xarray.DataArray | xarray.Dataset)
+    return labelled or (is_table(series) and not isinstance(series, pd.Series))
+
+
 def read_series(
-    source: str, data_dir: Path | None = None, options: ReadOptions = BY_RULE
+    source: str,
+    data_dir: Path | None = None,
+    options: ReadOptions = BY_RULE,
+    *,
+    log: Log | None = None,
 ) -> "dict[str, pd.DataFrame]":
     """Tables to forecast, by name: of a file, a folder, or a data set; one alone is called ''.
 
@@ -97,8 +161,15 @@ def read_series(
             f"give a file of recordings, a folder of them, or one of {', '.join(VARIANTS)}; got "
             f"{source}"
         )
-    found = read_with(source, options)
-    if len(found) == 1 and not Path(source).is_dir():
+    found = read_with(source, options, log=log)
+    if log is not None:
+        log("\n".join(found.lines()))
+    return _tables(found, source, alone=not Path(source).is_dir())
+
+
+def _tables(found: Recordings, source: str, *, alone: bool) -> "dict[str, pd.DataFrame]":
+    """Recordings by name; with ``alone`` a single one is called ''."""
+    if len(found) == 1 and alone:
         return {"": _table(found[0])}
     undated = [recording.name for recording in found if recording.calendar is None]
     if 0 < len(undated) < len(found):

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from progmem.data.recordings import Recording, columns_of
+from progmem.progress import Advance, Log, progress
 
-CHUNK = 2**18  # samples looked at together
+CHUNK = 2**21  # numbers looked at together
 SAMPLED = 50_000  # values of a channel that show what is usual
 SENTINELS = (-99999.0, -9999.0, -999.0, -99.0, 99.0, 999.0, 9999.0, 99999.0, -32768.0, 32767.0,
              65535.0, 1e20)  # fmt: skip
@@ -68,17 +69,23 @@ class _Seen(NamedTuple):
     digest: str
 
 
-def inspect(recordings: Sequence[Recording]) -> Quality:
+def inspect(recordings: Sequence[Recording], *, log: Log | None = None) -> Quality:
     """Look at every sample of the recordings, twice."""
+    samples = sum(len(recording.values) for recording in recordings)
+    with progress(f"looking at {samples} samples", 2 * samples, log=log) as advance:
+        return _inspect(recordings, advance)
+
+
+def _inspect(recordings: Sequence[Recording], advance: Advance) -> Quality:
     columns = columns_of(recordings)
     C = recordings[0].values.shape[1]
     names = list(columns) or [f"channel {c}" for c in range(C)]
     units = next((r.units for r in recordings if r.units), ("",) * C)
-    seen = [_look_at(recording.values) for recording in recordings]
+    seen = [_look_at(recording.values, advance) for recording in recordings]
     low, high = np.fmin.reduce([s.low for s in seen]), np.fmax.reduce([s.high for s in seen])
     total = sum(len(recording.values) for recording in recordings)
     observed = np.sum([s.observed for s in seen], axis=0)
-    odd = _find_odd(recordings, low, high, total)
+    odd = _find_odd(recordings, low, high, total, advance)
     channels = [
         ChannelQuality(
             names[c], units[c], _finite(low[c]), _finite(high[c]), float(1 - observed[c] / total),
@@ -101,11 +108,12 @@ def _finite(number: float) -> float | None:
 
 
 def _chunks(values: Any) -> Iterator[np.ndarray]:
-    for start in range(0, len(values), CHUNK):
-        yield np.asarray(values[start : start + CHUNK], dtype=np.float64)
+    size = max(1, CHUNK // values.shape[1])
+    for start in range(0, len(values), size):
+        yield np.asarray(values[start : start + size], dtype=np.float64)
 
 
-def _look_at(values: Any) -> _Seen:
+def _look_at(values: Any, advance: Advance) -> _Seen:
     C = values.shape[1]
     low, high, observed = np.full(C, np.inf), np.full(C, -np.inf), np.zeros(C, dtype=np.int64)
     missing = infinite = 0
@@ -121,6 +129,7 @@ def _look_at(values: Any) -> _Seen:
         empty = np.isnan(chunk).all(1)
         missing += int(empty.sum())
         gap.add(empty[:, None])
+        advance(len(chunk))
     longest = int(gap.longest[0]) if len(values) else 0
     return _Seen(low, high, observed, missing, longest, infinite, digest.hexdigest())
 
@@ -143,7 +152,11 @@ class _Runs:
 
 
 def _find_odd(
-    recordings: Sequence[Recording], low: np.ndarray, high: np.ndarray, total: int
+    recordings: Sequence[Recording],
+    low: np.ndarray,
+    high: np.ndarray,
+    total: int,
+    advance: Advance,
 ) -> list[tuple[Oddity, ...]]:
     """Values of each channel that occur often, or in long runs, and lie far from all others."""
     C, step = len(low), max(1, total // SAMPLED)
@@ -165,6 +178,7 @@ def _find_odd(
                     runs[v].add(equal)
                 else:
                     runs[v].open = np.zeros(C, dtype=np.int64)
+            advance(len(chunk))
     usual = np.concatenate(sampled)  # (about SAMPLED, C)
     longest = np.stack([np.broadcast_to(run.longest, (C,)) for run in runs])  # (V, C)
     return [

@@ -26,6 +26,7 @@ from progmem.data.signals import checked, read_edf, read_miniseed, read_wfdb
 from progmem.data.tables import Split, is_table, split_table, to_pandas
 from progmem.errors import InputError, RepairableError
 from progmem.names import printable, printable_labels
+from progmem.progress import Log, progress
 
 MOST_FILES = 2**16  # open at once
 EXTRA = "pip install 'progmem[data]'"
@@ -41,6 +42,7 @@ def read(
     value: str | None = None,
     label: str | None = None,
     sep: str | None = None,
+    decimal: str | None = None,
     date_column: str | None = None,
     date_format: str | None = None,
     missing: Any = (),
@@ -63,13 +65,15 @@ def read(
             "series,time", "series,time,channels" or "series,channels,time" for several. A table is
             "time,channels", "series,time" (one series a row) or "long".
         case: the column that names the case in a long table, which has one row per sample; by
-            default one called case, case_id, case_index, series, series_id or unique_id.
-        time: the column of dates or times; by default one called date, datetime, timestamp, time
-            or time_index. It is no channel. Dates go with the recordings.
+            default one called case, case_id, case_index, series, series_id,
+            unique_id or item_id.
+        time: the column of dates or times; by default one called date, datetime, timestamp, time,
+            time_index or ds. It is no channel. Dates go with the recordings.
         channel: in a table of one row per case, time and channel: the column that names the
             channel, with ``value`` that of the values.
         label: the column of the labels, which are then in ``labels`` of what is returned.
         sep: what separates the cells of a text file; by default a comma, in a .tsv file a tab.
+        decimal: the decimal sign of the numbers in a text file; by default a point.
         date_column: ``time``, by the name that the commands use.
         date_format: how dates are written if not year first, such as "%d.%m.%Y %H:%M".
         missing: a number such as -9999, or several, or texts that stand for a missing value.
@@ -92,19 +96,28 @@ def read(
     """
     options = ReadOptions(
         layout=layout, case=case, time=time, channel=channel, value=value, label=label, sep=sep,
-        date_column=date_column, date_format=date_format, missing=missing, fill_gaps=fill_gaps,
-        drop_duplicates=drop_duplicates, limit=limit,
+        decimal=decimal, date_column=date_column, date_format=date_format, missing=missing,
+        fill_gaps=fill_gaps, drop_duplicates=drop_duplicates, limit=limit,
     )  # fmt: skip
     return read_with(source, options)
 
 
-def read_with(source: Any, options: ReadOptions = BY_RULE, *, axes: Axes = FILES) -> Recordings:
-    """`read`, with its options in one and the axes of arrays in memory where nobody says."""
+def read_with(
+    source: Any,
+    options: ReadOptions = BY_RULE,
+    *,
+    axes: Axes = FILES,
+    log: Log | None = None,
+) -> Recordings:
+    """`read`, with its options in one and the axes of arrays in memory where nobody says.
+
+    ``log`` is told how far it is with the files of a folder.
+    """
     if isinstance(source, Recordings):
         return source
     skipped: tuple[str, ...] = ()
     if isinstance(source, str | Path):
-        found, skipped = _read_path(Path(source), options)
+        found, skipped = _read_path(Path(source), options, log)
     else:
         found = _read_object(source, options, axes)
     if not found.recordings:
@@ -161,15 +174,20 @@ def _read_item(one: Any, number: int, options: ReadOptions, axes: Axes) -> Split
 
 
 def _join(parts: list[Split]) -> Split:
-    labels = [part.labels for part in parts if part.labels is not None]
+    labels = None
+    if any(part.labels is not None for part in parts):  # None: of a recording that has no label
+        labels = np.concatenate([
+            np.full(len(part.recordings), None) if part.labels is None else part.labels
+            for part in parts
+        ])  # fmt: skip
     return Split(
         [recording for part in parts for recording in part.recordings],
-        np.concatenate(labels) if parts and len(labels) == len(parts) else None,
+        labels,
         tuple(note for part in parts for note in part.notes),
     )
 
 
-def _read_path(path: Path, options: ReadOptions) -> tuple[Split, tuple[str, ...]]:
+def _read_path(path: Path, options: ReadOptions, log: Log | None) -> tuple[Split, tuple[str, ...]]:
     if not path.exists():
         raise InputError(f"there is no {path}; give a {_KINDS} file or a folder of them")
     if not path.is_dir():
@@ -193,14 +211,16 @@ def _read_path(path: Path, options: ReadOptions) -> tuple[Split, tuple[str, ...]
         there = f"; it has {', '.join(names[:5])}" if names else ""
         raise InputError(f"{path} holds no {_KINDS} file{there}")
     parts = []
-    for file in ours:
-        name = (file.parent / stem_of(file)).relative_to(path).as_posix()
-        part = _read_file(file, name, options)
-        own = [
-            r if f"{r.name}.".startswith(f"{name}.") else r._replace(name=f"{name}.{r.name}")
-            for r in part.recordings
-        ]
-        parts.append(part._replace(recordings=own))
+    with progress(f"reading {len(ours)} files", len(ours), log=log, begun=True) as advance:
+        for file in ours:
+            name = (file.parent / stem_of(file)).relative_to(path).as_posix()
+            part = _read_file(file, name, options)
+            own = [
+                r if f"{r.name}.".startswith(f"{name}.") else r._replace(name=f"{name}.{r.name}")
+                for r in part.recordings
+            ]
+            parts.append(part._replace(recordings=own))
+            advance(1)
     joined = _join(parts)
     if not joined.recordings:
         raise InputError(f"{path} holds no recording: its arrays are empty")
@@ -322,12 +342,16 @@ def _read_text(path: Path, name: str, options: ReadOptions) -> Split:
     """A .csv or .tsv file. A .tsv file without names of columns is as the UCR archive has it."""
     tabs = kind_of(path) == ".tsv"
     sep = options.sep or ("\t" if tabs else ",")
+    decimal = options.decimal or "."
+    if decimal == sep:
+        raise InputError(f"{decimal!r} cannot be the decimal sign and separate cells: say sep")
     wide = options.layout == "series,time"
     guard.check_text(path, sep, options.limit)
-    has_header, several_columns = csv_layout(path, wide=wide, sep=sep)
+    has_header, several_columns = csv_layout(path, wide=wide, sep=sep, decimal=decimal)
     # in a file of one channel a blank line is a missing sample
     table = read_csv(
         path, header=0 if has_header else None, skip_blank_lines=several_columns, sep=sep,
+        decimal=decimal,
         na_values=options.missing_texts or None,
     )  # fmt: skip
     if not len(table):

@@ -9,6 +9,7 @@ from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.reader import read_with
 from progmem.data.recordings import Recording, Recordings, without_covariates
 from progmem.errors import InputError
+from progmem.progress import Log
 
 
 def open_source(
@@ -18,6 +19,7 @@ def open_source(
     *,
     covariates: bool | None = None,
     options: ReadOptions = BY_RULE,
+    log: Log | None = None,
 ) -> tuple[Sequence[Recording], dict[str, str]]:
     """The recordings, for a set the training rows of its ``split``, and the name of their source.
 
@@ -30,7 +32,8 @@ def open_source(
     if not named and (path.exists() or path.suffix or len(path.parts) > 1):
         if split != "official":
             raise InputError(f"split is for data sets by name; {path} is trained on whole")
-        return open_files(path, options, covariates=bool(covariates)), {"name": path.name}
+        found = open_files(path, options, covariates=bool(covariates), log=log)
+        return found, {"name": path.name}
     if options != BY_RULE:
         raise InputError(f"{source} is a data set by name; options of reading are for own files")
     origin = {"name": str(source), "split": split}
@@ -49,7 +52,9 @@ def open_source(
     return load_labelled(name, data_dir, split=split).training_recordings(), origin
 
 
-def open_files(path: Path, options: ReadOptions, *, covariates: bool) -> Recordings:
+def open_files(
+    path: Path, options: ReadOptions, *, covariates: bool, log: Log | None = None
+) -> Recordings:
     """Own recordings, those with dates beginning with the time ``covariates``."""
-    found = read_with(path, options)
+    found = read_with(path, options, log=log)
     return found.with_covariates() if covariates else found

@@ -20,9 +20,10 @@ from progmem.errors import InputError, RepairableError
 if TYPE_CHECKING:
     import pandas as pd
 
-CASE_NAMES = ("case", "case_id", "case_index", "series", "series_id", "unique_id")
-TIME_NAMES = ("date", "datetime", "timestamp", "time", "time_index")
+CASE_NAMES = ("case", "case_id", "case_index", "series", "series_id", "unique_id", "item_id")
+TIME_NAMES = ("date", "datetime", "timestamp", "time", "time_index", "ds")
 CHANNEL_NAMES = ("channel", "dim_id", "dimension")
+_COMMA = r"\s*[+-]?\d+,\d+\s*"  # a number with a comma as its decimal sign
 FILL_OPTION, DROP_OPTION = "fill_gaps", "drop_duplicates"  # of `progmem.read`
 FILL = "fill_gaps=True (--fill-gaps) puts rows of NaN there"
 DROP = "drop_duplicates=True (--drop-duplicates) keeps the first"
@@ -215,7 +216,7 @@ def _long(
         table = _pivot(table, case, time, channel, value, options)
     others = [c for c in table.columns if c not in (case, time, label)]
     _numbers(table[others])  # refused before it is taken apart
-    notes, found, uneven = [], [], 0
+    notes, found, uneven = [], [], []
     groups = dict(iter(table.groupby(case, sort=False, observed=True)))
     for key in order:
         one, calendar = groups[key], None
@@ -225,7 +226,7 @@ def _long(
             one, more = _in_time(one[[time, *others]], f"case {key}", time, options, strict=False)
             notes += more
             calendar = _calendar(one)
-            uneven += calendar is None and _is_dated(one)
+            uneven += [str(key)] if calendar is None and _is_dated(one) else []
         found.append(
             Recording(
                 str(key),
@@ -236,9 +237,11 @@ def _long(
             )
         )
     if uneven:
+        first = f", the first of them {uneven[0]}" if len(uneven) > 1 else f" ({uneven[0]})"
         notes.append(
-            f"{uneven} of {len(found)} cases have dates that are not evenly spaced, or too few: "
-            "their rows are taken as samples one after the other, without dates"
+            f"{len(uneven)} of {len(found)} cases have dates that are not evenly spaced, or too "
+            f"few{first}: their rows are taken as samples one after the other, without dates; "
+            f"where samples are missing, {FILL}"
         )
     by = "" if time is None else f", in the order of {time!r}"
     notes.insert(0, f"{name or 'the table'} is long: one recording for each {case!r}{by}")
@@ -403,12 +406,19 @@ def _numbers(table: "pd.DataFrame") -> np.ndarray:
     if bad:
         raise InputError(
             f"values must be real numbers; column {', '.join(bad[:5])} does not hold them"
-            f"{_hint(bad)}"
+            f"{_hint(table, bad)}"
         )
     return table.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _hint(columns: Sequence[str]) -> str:
+def _hint(table: "pd.DataFrame", columns: Sequence[str]) -> str:
     if any(mark in name for name in columns for mark in ";\t|"):
         return "; is it separated by something else than commas? Say so by sep (--sep ';')"
+    with_comma = [
+        c
+        for c in table.columns
+        if str(c) in columns and table[c].astype(str).str.fullmatch(_COMMA).any()
+    ]
+    if with_comma:
+        return "; are its commas decimal signs? Say so by decimal=',' (--decimal ,)"
     return "; drop it, or name it if it holds times (time, --time) or cases (case, --case)"

@@ -19,6 +19,7 @@ from progmem.config import DataConfig, ModelConfig
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.names import printable
+from progmem.progress import Log, progress
 from progmem.series import ChannelStats, Moments, Series, normalise
 
 MAX_CACHE_BYTES = 2**30  # of the windows that are kept on the device
@@ -88,7 +89,7 @@ class TrainingWindows:
         one = bool((self.recording == self.recording[0]).all())
         return one and int(self.start.max()) < int((self.start + self.length).min())
 
-    def set_statistics(self, stats: ChannelStats) -> None:
+    def set_statistics(self, stats: ChannelStats, *, log: Log | None = None) -> None:
         """Mean and standard deviation of each channel over all recordings, float64.
 
         Where nothing varies the second is 1: the mean of equal values has a rounding error, which
@@ -96,16 +97,25 @@ class TrainingWindows:
         """
         count, total, square = (np.zeros(self.channels) for _ in range(3))
         low, high = np.full(self.channels, np.inf), np.full(self.channels, -np.inf)
-        for values in iterate_chunks(self.recordings):
-            count += np.isfinite(values).sum(0)
-            total += np.nansum(values, 0)
-            low, high = np.fmin(low, np.fmin.reduce(values)), np.fmax(high, np.fmax.reduce(values))
-        if not count.any():
-            raise InputError("no recording has an observed value; there is nothing to learn from")
-        mean = total / np.maximum(count, 1)
-        with np.errstate(over="ignore", invalid="ignore"):
+        samples = sum(len(recording.values) for recording in self.recordings)
+        # small recordings are gone through before anyone has read a line
+        log = log if samples * self.channels > VALUES else None
+        with progress("mean and spread of each channel", 2 * samples, log=log) as advance:
             for values in iterate_chunks(self.recordings):
-                square += np.nansum((values - mean) ** 2, 0)
+                count += np.isfinite(values).sum(0)
+                total += np.nansum(values, 0)
+                low = np.fmin(low, np.fmin.reduce(values))
+                high = np.fmax(high, np.fmax.reduce(values))
+                advance(len(values))
+            if not count.any():
+                raise InputError(
+                    "no recording has an observed value; there is nothing to learn from"
+                )
+            mean = total / np.maximum(count, 1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                for values in iterate_chunks(self.recordings):
+                    square += np.nansum((values - mean) ** 2, 0)
+                    advance(len(values))
         if not np.isfinite(square).all():
             channel = int(np.argmin(np.isfinite(square)))
             raise InputError(
@@ -212,8 +222,9 @@ def check_finite(recordings: Iterable[Recording]) -> None:
         pass
 
 
-def _has_nan(values: np.ndarray, size: int = 2**20) -> bool:
+def _has_nan(values: np.ndarray) -> bool:
     if values.dtype.kind != "f":
         return False
+    size = max(1, VALUES // values.shape[1])
     chunks = (values[start : start + size] for start in range(0, len(values), size))
     return any(bool(np.isnan(chunk).any()) for chunk in chunks)

@@ -261,6 +261,7 @@ def compare_on_held_out(
     test_y: np.ndarray,
     *,
     allow_seen_labels: bool = False,
+    log: Log | None = None,
 ) -> Comparison:
     """Frozen encoders, raw values and MiniRocket: ``test`` is predicted from labelled series.
 
@@ -272,8 +273,10 @@ def compare_on_held_out(
     chosen = at_most(y)
     x, y = [x[i] for i in chosen], y[chosen]
     pairs = {}
+    if log is not None:
+        log("comparing with the frozen encoder, raw values and MiniRocket ...")
     for name, encoder in encoders.items():
-        probe = LabelProbe(encoder).fit(x, y)
+        probe = LabelProbe(encoder, log=log).fit(x, y)
         pairs[name] = (probe.features, probe.scaled_features(test))
     baselines, left_out = baseline_features(x, test)
     pairs |= {name: (parts[0], parts[1]) for name, parts in baselines.items()}

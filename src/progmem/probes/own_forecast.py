@@ -56,12 +56,10 @@ def forecast_files(
     for horizon in horizons:  # before anything is trained
         check_count("horizon", horizon)
     _check(source, out, probe, plot, context)
-    if log is not None:
-        log(f"reading {source} ...")
     encoder = None if model is None else load(model, device="auto")
     if encoder is not None and Path(source).exists():
         options = options.or_missing(encoder.info.missing)
-    tables = read_series(source, data_dir, options)
+    tables = read_series(source, data_dir, options, log=log)
     many = "" not in tables
     keeps = None if out is None or probe is not None else _kept_as(out, model, many=many)
     if keeps is not None:

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,14 @@ from sklearn.utils.extmath import softmax
 
 from progmem import artifact
 from progmem.config import read_config
-from progmem.data.labels import drop_missing_labels, label_series, origins_of
+from progmem.data.labels import (
+    check_labels,
+    drop_missing_labels,
+    labelled_series,
+    origins_of,
+)
 from progmem.data.options import BY_RULE, ReadOptions
+from progmem.data.reader import read_with
 from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
 from progmem.files import check_output, unfinished
@@ -48,7 +55,7 @@ def classify_files(
     Args:
         model: the folder of a model. By default one is trained without labels on ``data``, into a
             folder beside ``out``; the same call again goes on with it.
-        labels: the file of the labels.
+        labels: the file of the labels; by default those that ``data`` itself holds.
         probe: a kept probe, or the folder of a finetuned run, in place of ``labels``: nothing is
             fitted, and the series of ``data`` are predicted.
         pooling: one of `POOLINGS`, by default `POOLING`.
@@ -57,20 +64,20 @@ def classify_files(
             marked then; by default it is refused.
     """
     _check(data, out, labels=labels, probe=probe, predict=predict, pooling=pooling, model=model)
+    told = log
     if model is None and probe is not None:
         model = _model_of(probe)
     elif model is None:
-        model = _pretrained(data, out, labels, options, log)
-    if log is not None:
-        log(f"reading {data} ...")
+        model, told = _pretrained(data, out, labels, options, log), None  # of what it has read
     encoder, run = load(model, device="auto"), run_of(model)
-    recordings: Sequence[Recording] = read_as_trained(data, run, options, encoder.info)
+    read = read_as_trained(data, run, options, encoder.info, log=told)
+    recordings: Sequence[Recording] = read
     y = None
-    if labels is not None:
-        recordings, y = label_series(recordings, data, labels)
+    if probe is None:
+        recordings, y = labelled_series(read, data, labels)
     targets = recordings
     if predict is not None:
-        targets = read_as_trained(predict, run, options, encoder.info)
+        targets = read_as_trained(predict, run, options, encoder.info, log=log)
     names = [r.name for r in targets]
     Series([r.values for r in targets], None, encoder.cfg, names)  # refused before it is fitted
     if probe is not None:
@@ -104,7 +111,8 @@ def classify_files(
         if out is None:
             log("nothing was written; give -o predictions.csv to keep predictions")
         else:
-            later = f"progmem classify NEW --probe {kept} --model {model} -o later.csv"
+            flags = replace(options, label=None).flags()  # no label is known of what comes later
+            later = f"progmem classify NEW{flags} --probe {kept} --model {model} -o later.csv"
             log(_ending(out, len(names), later, kept=kept))
     return predicted
 
@@ -120,8 +128,8 @@ def _check(
     model: Path | None,
 ) -> None:
     """Refuse what cannot end well, before anything is read or trained."""
-    if (labels is None) == (probe is None):
-        raise InputError("give --labels to fit a probe, or --probe to use a fitted one")
+    if labels is not None and probe is not None:
+        raise InputError("give --labels to fit a probe, or --probe to use a fitted one, not both")
     if probe is not None:
         if out is None:
             raise InputError("--probe needs -o: the .csv file for the predictions")
@@ -158,13 +166,13 @@ def _pretrained(
     data: Path, out: Path | None, labels: Path | None, options: ReadOptions, log: Log | None
 ) -> Path:
     """A model trained without labels on ``data`` by the default recipe, beside ``out``."""
-    from progmem.data.source import open_source
     from progmem.training.pretrain import pretrain
 
-    assert out is not None and labels is not None
+    assert out is not None
     cfg, run = read_config(None, []), run_beside(out)
-    recordings, _ = open_source(data, None, "official", options=options)
-    label_series(recordings, data, labels)  # labels that do not fit are refused before training
+    _, y = labelled_series(read_with(data, options, log=log), data, labels)
+    known = drop_missing_labels(y)[1]  # what does not fit is refused before training
+    check_labels(known, len(known))
     if log is not None:
         log(f"no --model is given: training one on {data} without labels, into {run}")
     pretrain(data, run, cfg, options=options, log=log)

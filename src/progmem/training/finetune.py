@@ -39,6 +39,7 @@ from progmem.pooling import check_observed
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import Comparison, Outcome
 from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
+from progmem.progress import is_first_process
 from progmem.provenance import (
     TrainedOn,
     check_labels_unseen,
@@ -105,7 +106,10 @@ def finetune(
         data = source
     else:
         covariates = cfg.run.data.covariates
-        data = open_labelled(source, y, data_dir, split, covariates=covariates, options=options)
+        data = open_labelled(
+            source, y, data_dir, split, covariates=covariates, options=options,
+            log=log if is_first_process() else None,
+        )  # fmt: skip
     if pretrained is not None:
         run_folder.check_columns(data.recordings, pretrained)
     chosen = cfg.finetune
@@ -151,7 +155,7 @@ def finetune(
         classifier.save(out)
         row = _score(classifier, data, parts, cfg, pretrained is not None)
         row |= {"labels_seen_before": learnt_before} if learnt_before else {}
-        comparison = None if y is None else _compare(classifier, data, parts, pretrained)
+        comparison = None if y is None else _compare(classifier, data, parts, pretrained, log)
         results = {
             "config": config,
             "pretraining": None if pretrained is None else _pretraining(pretrained),
@@ -387,6 +391,7 @@ def _compare(
     data: LabelledRecordings,
     parts: RowSplit,
     pretrained: Path | None,
+    log: Log | None,
 ) -> Comparison | None:
     """The classifier beside frozen encoders, raw values and MiniRocket, on what is held out.
 
@@ -407,14 +412,15 @@ def _compare(
             return None  # nothing of this training is scored
         origins = origins_of([data.recordings[i] for i in parts.labelled])
         return compare_on_labels(
-            LabelProbe(frozen).fit(series, y), series, recordings=origins, allow_seen_labels=True
-        )
+            LabelProbe(frozen, log=log).fit(series, y), series, recordings=origins,
+            allow_seen_labels=True,
+        )  # fmt: skip
     encoders = {"untrained": untrained_copy(tuned)}
     if frozen is not None:
         encoders = {"trained": frozen, **encoders}
     held_out = [data.recordings[i].values for i in parts.held_out]
     found = compare_on_held_out(
-        encoders, series, y, held_out, data.y[parts.held_out], allow_seen_labels=True
+        encoders, series, y, held_out, data.y[parts.held_out], allow_seen_labels=True, log=log
     )  # what was not to be seen was refused before
     likely = softmax(classifier.scores(held_out))
     tuned_outcome = Outcome.of_probabilities(likely, data.y[parts.held_out])

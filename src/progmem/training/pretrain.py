@@ -18,7 +18,7 @@ from progmem.config import LossConfig, ModelConfig, RunConfig
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import ChannelInfo, Recording, Recordings, summarise
 from progmem.data.source import open_source
-from progmem.data.windows import ALONE, SHORTEST, TrainingWindows, cut_alone, fetch_from
+from progmem.data.windows import ALONE, SHORTEST, VALUES, TrainingWindows, cut_alone, fetch_from
 from progmem.errors import ConfigError, InputError
 from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
@@ -28,6 +28,7 @@ from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.ops.layers import linear, linear_gelu
 from progmem.pooling import fit_feature_stats, fitting_step
+from progmem.progress import is_first_process
 from progmem.provenance import TrainedOn, digest_of, digests_of
 from progmem.series import ChannelStats
 from progmem.training import randomness, run_folder
@@ -110,12 +111,18 @@ def pretrain(
     one that has finished it returns the model. With ``log`` None nothing is printed, and
     no metrics are written.
     """
+    said = log if is_first_process() else None
     if isinstance(source, str | Path):
         recordings, noted = open_source(
-            source, data_dir, split, covariates=cfg.data.covariates, options=options
+            source, data_dir, split, covariates=cfg.data.covariates, options=options, log=said
         )
     else:
         recordings, noted = source, {}
+    if said is not None:
+        lines = (
+            recordings.lines() if isinstance(recordings, Recordings) else [summarise(recordings)]
+        )
+        said("\n".join(lines))
     data = cut_alone(recordings, cfg.data)
     rows = TrainingWindows(recordings, data)
     length = int(rows.length.median())
@@ -123,18 +130,15 @@ def pretrain(
     cfg = fill_defaults(cfg, length, device=choose_device(cfg), begun=begun)
     model_cfg = model_for(rows, cfg)
     stats = ChannelStats(rows.channels)
-    rows.set_statistics(stats)  # also refuses what is not finite, before anything is written
+    rows.set_statistics(
+        stats, log=said
+    )  # also refuses what is not finite, before anything is written
     info = ChannelInfo.of(recordings, options.missing)
     if info.rate is None:
         info = info._replace(rate=cfg.data.sampling_rate)
     fabric = make_fabric(cfg)
     if not fabric.is_global_zero:
         return _train(fabric, rows, model_cfg, stats, info, noted, out, cfg, log=None)
-    if log is not None:
-        lines = (
-            recordings.lines() if isinstance(recordings, Recordings) else [summarise(recordings)]
-        )
-        log("\n".join(lines))
     if log is not None and rows.channels > int(rows.length.max()):
         log(
             f"recordings of {rows.channels} channels and at most {int(rows.length.max())} samples: "
@@ -180,6 +184,8 @@ def _train(
         )
     total = randomness.total_steps(len(rows), train)
     model = initial_model(model_cfg, stats, train.seed)
+    if sum(len(r.values) for r in rows.recordings) * rows.channels > 16 * VALUES:
+        log_line("noting which samples are learnt from, by which they are known again ...")
     digests = digests_of(rows.recordings)
     model.info, model.history = info, (TrainedOn.of(digests, source),)
     trainer = make_pretrainer(model, rows, cfg, fabric, total=total)

@@ -26,6 +26,7 @@ from progmem.errors import ConfigError, InputError
 from progmem.files import held, to_json, write_file
 from progmem.legacy import current_settings
 from progmem.model.pmt import PMT
+from progmem.progress import Log
 from progmem.provenance import NONE, History, TrainedOn
 
 SEAL = b"# sha256 "  # begins the first line of a file of settings
@@ -141,15 +142,20 @@ def read_noted(path: Path) -> dict[str, Any]:
 
 
 def read_as_trained(
-    path: Path, folder: Path, options: ReadOptions, info: ChannelInfo
+    path: Path, folder: Path, options: ReadOptions, info: ChannelInfo, *, log: Log | None
 ) -> Recordings:
     """Recordings read as those that a model was trained on: its calendar, columns in its order.
+
+    ``log`` is told what was read as what.
 
     What the model itself knows (``info``) counts; one of an earlier version knows nothing, and the
     run in ``folder`` is asked.
     """
     calendar = info.has_calendar if info.columns else reads_calendar(folder)
-    recordings = open_files(path, options.or_missing(info.missing), covariates=calendar)
+    options = options.or_missing(info.missing)
+    recordings = open_files(path, options, covariates=calendar, log=log)
+    if log is not None:
+        log("\n".join(recordings.lines()))
     check_columns(recordings, folder)
     check_order("the model", info.columns, recordings)
     return recordings
