@@ -279,3 +279,38 @@ def test_the_first_200_losses_are_those_of_plain_torch(precision):
             training.step()
         curves.append(torch.tensor([metrics.read()["loss"] for metrics in training.metrics]))
     torch.testing.assert_close(curves[0], curves[1], rtol=1e-3, atol=0)
+
+
+def test_a_run_goes_on_in_parts_where_the_gpu_has_too_little_memory(tmp_path):
+    """The update is first captured whole; then its memory is given back."""
+    from progmem.config import read_config
+    from progmem.data.recordings import Recording
+    from progmem.training.pretrain import pretrain
+
+    rng = np.random.default_rng(0)
+    recordings = [Recording(str(i), rng.normal(size=(512, 3))) for i in range(512)]
+
+    def most_memory(name, *settings):
+        """The most that a run reserves, in bytes, and what it says."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        said = []
+        shared = ["train.device=cuda", "train.batch_size=256", "train.epochs=2", "train.lr=1e-4"]
+        cfg = read_config(None, ["model.size=small", *shared, *settings])
+        model = pretrain(recordings, tmp_path / name, cfg, log=said.append)
+        return torch.cuda.max_memory_reserved(), said, model.cpu().state_dict()
+
+    whole, _, expected = most_memory("whole")
+    parts, _, _ = most_memory("parts", "train.parts=8")
+    assert parts < 0.5 * whole
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((parts + whole) / 2 / total)
+    try:
+        _, said, found = most_memory("short")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert sum("with the same gradients" in line for line in said) == 1
+    assert (tmp_path / "short/parts.json").is_file()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0.05, atol=0.01)

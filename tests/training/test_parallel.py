@@ -1,5 +1,6 @@
 """Two processes do what one does on the same global batch."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -40,6 +41,14 @@ def keep_until(run, step):
         path.unlink()
 
 
+def start_two(launcher, *arguments):
+    helpers = Path(__file__).parents[1] / "helpers"
+    paths = [helpers, Path(progmem.__file__).parents[1]]
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [sys.executable, *launcher, str(helpers / "two_processes.py"), *map(str, arguments)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+
+
 @pytest.mark.parametrize(
     "launcher",
     [pytest.param([], id="forked"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow)],
@@ -47,17 +56,10 @@ def keep_until(run, step):
 def test_two_processes_equal_one(tmp_path, launcher):
     """Gradients of each objective and of their sum, whole and ragged batches; short runs without
     and with labels, and one that one process begins, two go on with, and one ends."""
-    helpers = Path(__file__).parents[1] / "helpers"
-    paths = [helpers, Path(progmem.__file__).parents[1]]
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    script = helpers / "two_processes.py"
     begun = tmp_path / "begun by one"
     whole = pretrain(made_recordings(), begun, begun_by_one(), log=None)
     keep_until(begun, 2)
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path)],
-        env=env, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    done = start_two(launcher, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
 
     theirs, ours = load_file(tmp_path / "gradients.safetensors"), gradients()
@@ -83,6 +85,19 @@ def test_two_processes_equal_one(tmp_path, launcher):
     alone = train_on_labels(tmp_path / "alone").state_dict()
     for name, tensor in SequenceClassifier.load(tmp_path / "finetuned").state_dict().items():
         torch.testing.assert_close(tensor, alone[name].to(tensor.dtype), rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_has_too_little_memory_go_on_in_the_same_parts(tmp_path):
+    """It ends, the other cannot go on without it, and the next start of both divides the step."""
+    whole = pretrain(made_recordings(), tmp_path / "whole", begun_by_one(), log=None).state_dict()
+    run = tmp_path / "run"
+    first, second = (start_two(TORCHRUN, run, "short") for _ in range(2))
+    assert first.returncode and "from step 1 on a batch is held in 2 parts when the" in first.stderr
+    assert json.loads((run / "parts.json").read_text())["parts"] == {"0": 2}
+    assert second.returncode == 0, second.stderr
+    for name, tensor in progmem.load(run / "model").state_dict().items():
+        torch.testing.assert_close(tensor, whole[name], rtol=0, atol=1e-7)
 
 
 def test_the_compared_batches_are_one_whole_and_one_ragged():
