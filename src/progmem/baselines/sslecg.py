@@ -126,8 +126,8 @@ class SSLECGLearner(nn.Module):
         z = self.encoder(x, observed, lengths=lengths)  # normalised over all transforms together
         highest = z.tokens.amax(1)  # (Jb, D); tokens are 0 where missing, and never below
         said = torch.cat([head(highest) for head in self.heads], dim=1)  # (Jb, J)
-        b = len(views[0].x)
-        return precise(said.unflatten(0, (-1, b))), z.sequence[:b].detach().float()
+        b, J = len(views[0].x), len(WEIGHTS)
+        return precise(said.view(J, b, J)), z.sequence[:b].detach().float()
 
     def losses(self, embedded: Tensor, overlap: Tensor, group: Group) -> dict[str, Tensor]:
         rows = group.total(embedded.new_full((), embedded.shape[1]))
