@@ -358,8 +358,11 @@ def to_device(learner: M, device: torch.device, train: TrainConfig) -> M:
 
 def freeze_unreached(learner: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Stop asking for gradients of parameters that ``loss`` does not depend on."""
+    buffers = [(buffer, buffer.clone()) for buffer in learner.buffers()]
     with ops.use_backend("plain"):  # one step is not worth compiling kernels for
         torch.autograd.backward(loss())
+    for buffer, before in buffers:  # such as the statistics of a batch normalisation
+        buffer.copy_(before)
     for parameter in learner.parameters():
         if parameter.grad is None:
             parameter.requires_grad_(False)
