@@ -75,8 +75,9 @@ def test_ts_tcc_is_its_formula():
         for step in range(6):
             rows = slice(8 * step, 8 * step + 8)
             said = context @ learner.predict.map.weight[rows].T + learner.predict.map.bias[rows]
-            for i in range(B):
-                scores = torch.stack([said[i] @ z[present + 1 + step] for z in tokens[other]])
+            for i in range(B):  # which series' prediction is this token?
+                token = tokens[other][i, present + 1 + step]
+                scores = torch.stack([prediction @ token for prediction in said])
                 temporal -= scores.log_softmax(0)[i] / (6 * B)
     contexts = embedded.contexts.chunk(2)
     contextual = reference_losses.icl(*contexts, 0.2, apart())
