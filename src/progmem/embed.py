@@ -3,8 +3,7 @@
 Shapes: R recordings, T tokens and V windows of all of them, n slots, D width, H convolutions.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,10 +15,15 @@ from progmem.data.recordings import ChannelInfo, Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
-from progmem.files import AT_ONCE, reserve, to_json, unfinished
+from progmem.files import AT_ONCE, new_array, to_json, unfinished
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.missing import tell_of_missing
-from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
+from progmem.model.encode import (
+    encode_in_chunks,
+    equal_neighbours,
+    eval_mode,
+    moments_for,
+)
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import load
 from progmem.names import to_cell
@@ -91,7 +95,7 @@ def embed(
         stats = model.feature_stats.values
         told = f"encoding {len(names)} recordings"
         with eval_mode(model), progress(told, sum(series.lengths), log=log) as advance:
-            for rows in _batches(series.lengths):
+            for rows in equal_neighbours(series.lengths, CHUNK, SERIES_AT_ONCE):
                 moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))
                 encode_in_chunks(
@@ -134,14 +138,6 @@ def _all_scales(
     return summary.features(z.sequence).numpy()
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Recordings in order, neighbours of equal length together, up to `CHUNK` samples."""
-    for length, group in groupby(range(len(lengths)), key=lengths.__getitem__):
-        rows, size = list(group), max(1, min(SERIES_AT_ONCE, CHUNK // length))
-        for first in range(0, len(rows), size):
-            yield rows[first : first + size]
-
-
 class _LevelFiles:
     """Arrays on disk for all recordings, which are filled part by part."""
 
@@ -168,7 +164,7 @@ class _LevelFiles:
             ("window_mask", (V,), "bool"),
         ):
             if name not in absent:
-                self.arrays[name] = _new_array(folder / f"{name}.npy", kind, shape)
+                self.arrays[name] = new_array(folder / f"{name}.npy", kind, shape)
 
     def write_places(
         self, recordings: Sequence[Recording], lengths: Sequence[int], rate: float | None
@@ -185,12 +181,12 @@ class _LevelFiles:
             ):
                 total = int(ends[-1])
                 arrays = {
-                    "series": _new_array(self.folder / f"{kind}_series.npy", "int64", (total,)),
-                    "spans": _new_array(self.folder / f"{kind}_spans.npy", "int64", (total, 2)),
+                    "series": new_array(self.folder / f"{kind}_series.npy", "int64", (total,)),
+                    "spans": new_array(self.folder / f"{kind}_spans.npy", "int64", (total, 2)),
                 }
                 if rate is not None:
                     path = self.folder / f"{kind}_times.npy"
-                    arrays["times"] = _new_array(path, "float64", (total, 2))
+                    arrays["times"] = new_array(path, "float64", (total, 2))
                 for i, (recording, length) in enumerate(zip(recordings, lengths, strict=True)):
                     for row in range(ends[i], ends[i + 1], ROWS):
                         rows = slice(row, min(row + ROWS, ends[i + 1]))
@@ -229,14 +225,6 @@ class _LevelFiles:
             token_spans=torch.empty(0, 2),
             window_spans=None,
         )
-
-
-def _new_array(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
-    """An array on disk, for all of which there is space."""
-    create: Any = np.lib.format.open_memmap
-    array = create(path, "w+", kind, shape)
-    reserve(path)
-    return array
 
 
 def _write_index(

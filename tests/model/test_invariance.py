@@ -1,18 +1,39 @@
 """What must not matter: batch mates, their order and length, padding, tracing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from model_setup import make_model, make_series, weighted_sum
 
 import progmem
+from progmem.baselines.matched import MatchedEncoder
+from progmem.baselines.transformer_xl import TransformerXL
 from progmem.baselines.vanilla import VanillaTransformer
+from progmem.baselines.windowed import WindowedTransformer
+from progmem.baselines.xlstm import XLSTM
 
-ENCODERS = {"pmt": progmem.PMT, "vanilla": VanillaTransformer}
+
+def matched(stack, slots=0):
+    def build(cfg):
+        cfg = replace(cfg, slots=slots)
+        return MatchedEncoder(cfg, stack(cfg))
+
+    return build
+
+
+ENCODERS = {
+    "pmt": progmem.PMT, "vanilla": VanillaTransformer, "transformer_xl": matched(TransformerXL),
+    "xlstm": matched(XLSTM), "windowed": matched(WindowedTransformer),
+    "windowed_state": matched(WindowedTransformer, slots=2),
+}  # fmt: skip
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
 @pytest.fixture(params=ENCODERS)
 def encoder(request):
+    if request.param == "xlstm":
+        pytest.importorskip("xlstm")
     cfg = progmem.ModelConfig(channels=2, size="tiny", window=6, stride=3, patch=4, patch_stride=2)
     return ENCODERS[request.param](cfg)
 
@@ -36,11 +57,11 @@ def assert_equal_rows(ours, theirs, tolerance):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_series_does_not_see_its_mates(encoder, dtype):
     encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
-    x = torch.randn(64, 61, 2, dtype=dtype)
+    x = torch.randn(24, 61, 2, dtype=dtype)
     x[5, 10:30] = torch.nan
-    together = encoder.encode(x, batch_size=64)
+    together = encoder.encode(x, batch_size=24)
     assert_equal_rows(encoder.encode(x, batch_size=1), together, tolerance)
-    order = torch.randperm(64)
+    order = torch.randperm(24)
     shuffled = encoder.encode(x[order])
     assert_equal_rows(rows(shuffled, order.argsort()), together, tolerance)
 
@@ -122,10 +143,11 @@ def test_a_series_that_is_all_missing_is_finite_and_masked(encoder):
     z = encoder.encode(torch.full((1, 61, 2), torch.nan))
     assert all(t.isfinite().all() for t in floats(z).values())
     assert not z.token_mask.any() and not z.tokens.any()
-    if z.memory is not None:  # every window passes the reset state on
+    if z.memory is not None:  # every window passes the first state on
         assert not z.window_mask.any()
-        reset = encoder.pma_blocks[-1].slots.reset
-        assert torch.equal(z.memory[0], reset.expand_as(z.memory[0]))
+        pmt = isinstance(encoder, progmem.PMT)
+        first = encoder.pma_blocks[-1].slots.reset if pmt else encoder.stack.state
+        assert torch.equal(z.memory[0], first.expand_as(z.memory[0]))
 
 
 def test_a_missing_window_passes_its_carry_on():
