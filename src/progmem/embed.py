@@ -17,6 +17,7 @@ from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
 from progmem.files import AT_ONCE, new_array, to_json, unfinished
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
+from progmem.missing import tell_of_missing
 from progmem.model.encode import (
     encode_in_chunks,
     equal_neighbours,
@@ -83,6 +84,7 @@ def embed(
     sampling_rate = info.rate if sampling_rate is None else sampling_rate
     values = [r.values for r in recordings]
     series = Series(values, None, model.cfg, names, columns=model.info.columns)
+    tell_of_missing(series.arrays, names, info.columns or model.info.columns)
     out.parent.mkdir(parents=True, exist_ok=True)
     with unfinished(out, wait=AT_ONCE) as folder:
         if out.exists():  # another has finished it just now
@@ -91,7 +93,6 @@ def embed(
         files = _LevelFiles(folder, model, series.lengths)
         files.write_places(recordings, series.lengths, sampling_rate)
         stats = model.feature_stats.values
-        empty: list[str] = []
         told = f"encoding {len(names)} recordings"
         with eval_mode(model), progress(told, sum(series.lengths), log=log) as advance:
             for rows in equal_neighbours(series.lengths, CHUNK, SERIES_AT_ONCE):
@@ -105,8 +106,6 @@ def embed(
                 if stats is not None:
                     features = _all_scales(part, series, rows, stats)
                     files.arrays["all"][rows[0] : rows[-1] + 1] = features
-                observed = part.token_mask.any(1).tolist()
-                empty += [names[i] for i, some in zip(rows, observed, strict=True) if not some]
         note = {
             "names": names, "lengths": series.lengths, "sampling_rate": sampling_rate,
             "channels": list(info.columns or model.info.columns),
@@ -116,9 +115,6 @@ def embed(
         (folder / "series.json").write_bytes(to_json(note))
     if log is None:
         return
-    if empty:
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        log(f"nothing is observed in {', '.join(empty[:5])}{more}: their vectors say nothing")
     whole = "all" if "all" in files.arrays else "sequence"
     log(
         f"written: {out} ({len(names)} recordings, {len(files.arrays['tokens'])} tokens); next: "

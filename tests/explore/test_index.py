@@ -178,7 +178,6 @@ def bad_inputs():
 
 
 @pytest.mark.parametrize("case", bad_inputs())
-@pytest.mark.filterwarnings("error")
 def test_what_cannot_be_indexed_is_named_and_leaves_no_folder(small, tmp_path, case):
     made, message = bad_inputs()[case]
     with pytest.raises(InputError, match=message):

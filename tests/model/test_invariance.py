@@ -27,7 +27,7 @@ ENCODERS = {
     "xlstm": matched(XLSTM), "windowed": matched(WindowedTransformer),
     "windowed_state": matched(WindowedTransformer, slots=2),
 }  # fmt: skip
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
 @pytest.fixture(params=ENCODERS)
@@ -82,6 +82,45 @@ def test_right_padding_is_neutral(encoder, dtype):
             assert_equal_rows(alone, row, tolerance)
             K = alone.tokens.shape[1]
             assert not row.tokens[:, K:].any() and not z.token_mask[i, K:].any()
+
+
+def whole(x):
+    return {"x": x}
+
+
+def gaps(x):
+    x[torch.rand(x.shape) < 0.1] = torch.nan
+    x[5, 10:70] = torch.nan
+    return {"x": x}
+
+
+def sensors_that_failed(x):
+    x[:, :, 1], x[3], x[4, :, 0] = torch.nan, torch.nan, torch.nan
+    return {"x": x}
+
+
+def lengths(x):
+    return {"x": x, "lengths": torch.randint(8, x.shape[1], (len(x),))}
+
+
+def unequal(x):
+    return {"x": [one[: 8 + 30 * (i // 16)] for i, one in enumerate(x)]}
+
+
+def long(x):
+    return gaps(x.repeat(1, 2, 1))
+
+
+@pytest.mark.parametrize("kind", [whole, gaps, sensors_that_failed, lengths, unequal, long])
+def test_one_series_at_a_time_or_64_is_the_same_to_a_millionth(kind, monkeypatch):
+    if kind is long:
+        monkeypatch.setattr("progmem.model.pmt.SAMPLES_AT_ONCE", 150)
+        monkeypatch.setattr("progmem.model.pmt.SHORTEST_CHUNK", 60)  # of 64 series; of one 150
+    model = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny"))
+    given = kind(torch.randn(64, 100, 3))
+    together = model.encode(**given, batch_size=64)
+    assert_equal_rows(model.encode(**given, batch_size=1), together, 1e-6)
+    assert all(t.isfinite().all() for t in floats(together).values())
 
 
 def test_lengths_are_given_by_name(encoder):

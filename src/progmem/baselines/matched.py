@@ -17,6 +17,7 @@ from progmem.encoding import Encoding
 from progmem.geometry import WindowMasks, count_tokens, count_windows, window_masks
 from progmem.geometry import token_spans as spans_of_tokens
 from progmem.geometry import window_spans as spans_of_windows
+from progmem.missing import tell_of_missing
 from progmem.model.encode import blank_encoding, encode_rows, eval_mode, moments_for, write
 from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.tokenizer import Tokenizer
@@ -111,6 +112,7 @@ class MatchedEncoder(nn.Module):
     def encode(self, x: Any, *, lengths: Any = None, batch_size: int = 64) -> Encoding:
         """Encode series as they are, as `PMT.encode` does."""
         series = Series(x, lengths, self.cfg)
+        tell_of_missing(series.arrays, series.names, lengths=series.lengths)
         check_count("batch_size", batch_size)
         like = self.tokenizer.conv.weight
         slots = like.new_empty(self.cfg.slots, 0) if self.cfg.slots else None

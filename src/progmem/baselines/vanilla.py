@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.geometry import count_tokens, token_spans
+from progmem.missing import tell_of_missing
 from progmem.model.encode import blank_encoding, encode_rows, eval_mode, moments_for, write
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
@@ -68,6 +69,7 @@ class VanillaTransformer(nn.Module):
     def encode(self, x: Any, *, lengths: Any = None, batch_size: int = 64) -> Encoding:
         """Encode series as they are, as `PMT.encode` does."""
         series = Series(x, lengths, self.cfg)
+        tell_of_missing(series.arrays, series.names, lengths=series.lengths)
         check_count("batch_size", batch_size)
         like = self.tokenizer.conv.weight
         out = blank_encoding(self.cfg, series, like=like, memory=None, windows=False)

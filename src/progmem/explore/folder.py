@@ -29,6 +29,7 @@ from progmem.explore.axes import Axes
 from progmem.explore.windows import WindowStream, window_length, window_starts
 from progmem.features import FeatureStats
 from progmem.files import new_array, read_whole, unfinished
+from progmem.missing import tell_of_missing
 from progmem.model.encode import equal_neighbours
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import load
@@ -172,6 +173,7 @@ def index(
             found = _read(model, recordings, options, log)
     check_order("the model", model.info.columns, found)
     series = Series(found.values, None, model.cfg, found.names, columns=model.info.columns)
+    tell_of_missing(series.arrays, found.names, found.columns or model.info.columns)
     note = _note(model, found)
     if folder.exists():
         try:

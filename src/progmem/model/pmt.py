@@ -25,6 +25,7 @@ from progmem.geometry import (
     window_masks,
     window_spans,
 )
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.model.block import PMABlock
 from progmem.model.encode import (
@@ -163,8 +164,9 @@ class PMT(nn.Module):
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
                 GPU up to 131,072 tokens.
         """
-        x, calendars = with_dates(x, dates, self.info, self.cfg.channels)
-        series = Series(x, lengths, self.cfg, columns=self.info.columns)
+        x, calendars, names = with_dates(x, dates, self.info, self.cfg.channels)
+        series = Series(x, lengths, self.cfg, names, columns=self.info.columns)
+        tell_of_missing(series.arrays, series.names, self.info.columns, lengths=series.lengths)
         like = self.tokenizer.conv.weight
         batches, chunk = self._batches(series, batch_size, chunk)
         sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)

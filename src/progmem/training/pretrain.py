@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from progmem.config import LossConfig, ModelConfig, RunConfig
 from progmem.data.options import BY_RULE, ReadOptions
-from progmem.data.recordings import ChannelInfo, Recording, Recordings, summarise
+from progmem.data.recordings import ChannelInfo, Recording, Recordings, columns_of, summarise
 from progmem.data.source import open_source
 from progmem.data.windows import ALONE, SHORTEST, VALUES, TrainingWindows, cut_alone, fetch_from
 from progmem.errors import ConfigError, InputError
@@ -24,6 +24,7 @@ from progmem.geometry import count_tokens, count_windows, unfold_windows
 from progmem.losses.pairs import overlapping
 from progmem.losses.predict import squared_errors
 from progmem.losses.total import Embedded, Group, StepNegatives, draw_step_negatives, total_loss
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.model.pmt import PMT
 from progmem.ops.layers import linear, linear_gelu
@@ -125,6 +126,9 @@ def pretrain(
         said("\n".join(lines))
     data = cut_alone(recordings, cfg.data)
     rows = TrainingWindows(recordings, data)
+    if is_first_process():
+        names, values = [one.name for one in recordings], [one.values for one in recordings]
+        tell_of_missing(values, names, columns_of(recordings))
     length = int(rows.length.median())
     begun = run_folder.read_settings(out)
     cfg = fill_defaults(cfg, length, device=choose_device(cfg), begun=begun)
