@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem import config
 from progmem.config import ModelConfig
 from progmem.data.given_dates import with_dates
 from progmem.data.recordings import ChannelInfo
@@ -61,6 +62,8 @@ class PMT(nn.Module):
         >>> model(torch.randn(2, 200, 3)).sequence.requires_grad
         True
     """
+
+    name = config.PMT  # among the encoders
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -129,6 +132,10 @@ class PMT(nn.Module):
         """What the predictor says of the samples of each token's patch, (B, K, C, patch)."""
         assert self.predictor is not None, "this model was not trained to predict hidden samples"
         return self.predictor(tokens).unflatten(2, (self.cfg.channels, self.cfg.patch))
+
+    def token_spans(self, length: int) -> Tensor:
+        """Samples [from, to) of each token of a series of ``length`` samples, (K, 2)."""
+        return token_spans(self.cfg, 0, count_tokens(self.cfg, length))
 
     def first_memory(self) -> Tensor | None:
         """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""
@@ -199,6 +206,10 @@ class PMT(nn.Module):
             fit = at_once // longest
             most = fit if batch_size is None and cuda_graphs.on_gpu(like) else min(most, fit)
         return list(series.batches(most, equal_lengths=chunk is not None)), chunk
+
+    def untrained(self) -> "PMT":
+        """Another of the same config, freshly drawn."""
+        return PMT(self.cfg)
 
     def save(self, folder: str | Path) -> None:
         """Write weights and config under a checksum; `progmem.load` reads them back."""

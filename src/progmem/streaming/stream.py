@@ -70,6 +70,12 @@ class Stream:
     def __init__(
         self, model: PMT, batch_size: int = 1, *, horizon: int = 4096, features: bool = False
     ) -> None:
+        if not isinstance(model, PMT):
+            name = getattr(model, "name", type(model).__name__)
+            raise InputError(
+                f"a stream needs a PMT, and this is {name}; other encoders take whole series, by "
+                "encode"
+            )
         if model.cfg.normalise == "series":
             raise InputError(
                 "a stream cannot be normalised by statistics known only at its end "
