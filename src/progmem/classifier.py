@@ -37,6 +37,7 @@ from progmem.estimators import (
     training,
 )
 from progmem.files import read_whole, unfinished
+from progmem.missing import already_told
 from progmem.model import saving
 from progmem.pooling import check_observed
 from progmem.probes.own_data import POOLING, LabelProbe
@@ -247,7 +248,8 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
                 "accuracy says nothing about others",
                 stacklevel=2,
             )
-        return super().score(X, y, sample_weight)
+        with already_told():
+            return super().score(X, y, sample_weight)
 
     def save(self, folder: str | Path) -> None:
         """Write the network, the head and the parameters, without pickle; `load` reads them."""

@@ -46,6 +46,7 @@ from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderEr
 from progmem.features import features_in_all
 from progmem.files import UNFINISHED, read_whole, unfinished
 from progmem.geometry import count_windows
+from progmem.missing import already_told, tell_of_missing
 from progmem.model import saving
 from progmem.model.encode import consecutive
 from progmem.model.pmt import PMT, SAMPLES_AT_ONCE, samples_at_once
@@ -217,7 +218,8 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             at_once = samples_at_once(model.tokenizer.conv.weight, model.cfg)
         for some in consecutive([len(values) for values in cases], at_once):
             try:
-                parts += at_level(model, [cases[i] for i in some], level)
+                with already_told():
+                    parts += at_level(model, [cases[i] for i in some], level)
             except InputError as error:  # it counts from the first of these
                 raise InputError(f"cases {some[0]} to {some[-1]}: {error}") from error
         equal = len({len(values) for values in cases}) == 1
@@ -320,7 +322,14 @@ def cases_of(estimator: Estimator, X: Any, info: ChannelInfo) -> list[np.ndarray
         elif info.has_calendar and channels + len(COVARIATES) == estimator.channels_:
             hint = f"; {len(COVARIATES)} of them come from dates: give series with dates"
         raise InputError(f"fitted on {estimator.channels_} channels, got {channels}{hint}")
-    return [recording.values for recording in found]
+    cases = [recording.values for recording in found]
+    tell_of_missing(cases, case_names(cases), found[0].columns)
+    return cases
+
+
+def case_names(cases: Sequence[Any]) -> list[str]:
+    """What series are called in what a user is told."""
+    return [f"case {i}" for i in range(len(cases))]
 
 
 def _read(
@@ -379,8 +388,9 @@ def recordings_of(estimator: Estimator, X: Any, cfg: RunConfig) -> list[Recordin
     """The series of X as a run takes them, if there is something to train on."""
     found = _read(estimator, X, fitting=True, covariates=bool(cfg.data.covariates))
     check_channels(found, "; a recording without dates has no time covariates")
-    recordings = [one._replace(name=f"case {i}") for i, one in enumerate(found)]
-    cases = [one.values for one in recordings]
+    cases, names = [one.values for one in found], case_names(found)
+    tell_of_missing(cases, names, found[0].columns)
+    recordings = [one._replace(name=name) for one, name in zip(found, names, strict=True)]
     alone = len(cases) == 1 and len(cases[0]) <= cfg.data.longest
     if alone and cut_alone(recordings, cfg.data) == cfg.data:
         raise InputError(
@@ -399,12 +409,16 @@ def recordings_of(estimator: Estimator, X: Any, cfg: RunConfig) -> list[Recordin
 
 @contextmanager
 def training() -> Iterator[Path]:
-    """A folder for runs that last no longer; torch's random numbers are afterwards as before."""
+    """A folder for runs that last no longer; torch's random numbers are afterwards as before.
+
+    Whoever trains has told of what is missing in the series, by the names that they were given.
+    """
     gpus = list(range(torch.cuda.device_count()))
     with (
         tempfile.TemporaryDirectory(prefix="progmem-") as folder,
         _TRAINING,
         torch.random.fork_rng(devices=gpus),
+        already_told(),
     ):
         try:
             yield Path(folder)

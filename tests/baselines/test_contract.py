@@ -10,6 +10,7 @@ from finetune_setup import made
 from model_setup import weighted_sum
 
 import progmem
+import progmem.explore
 from progmem.baselines import ENCODERS, build, make_encoder
 from progmem.cli import main
 from progmem.config import read_config, read_finetune_config
@@ -34,7 +35,7 @@ SMALL = {  # settings by which an encoder is small
 }
 TRAINED = [name for name, method in ENCODERS.items() if method.task is not None]
 ONE_IS_ENOUGH = [TRAINED[0], *(pytest.param(n, marks=pytest.mark.slow) for n in TRAINED[1:])]
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 EACH = pytest.mark.parametrize("name", ENCODERS)
 
 
@@ -362,6 +363,8 @@ def test_it_is_trained_and_used_as_pmt_is(tmp_path, monkeypatch, capsys, name):
     assert again.transform(x.transpose(0, 2, 1), level="tokens").shape == (14, D, tokens)
     with pytest.raises(InputError, match=f"a stream needs a PMT, and this is {name}"):
         progmem.Stream(again.model_)
+    with pytest.raises(InputError, match=f"an index needs a PMT, and this is {name}"):
+        progmem.explore.index("run/model", {"a": x[0]}, "index")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from progmem.data.given_dates import with_dates
 from progmem.data.recordings import ChannelInfo
 from progmem.encoding import Encoding
 from progmem.features import FeatureStatsBuffers
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.model.encode import consecutive, encode_rows, eval_mode, moments_for
 from progmem.provenance import History
@@ -84,8 +85,9 @@ class Baseline(nn.Module):
             x, lengths, dates: as `PMT.encode` takes them.
             batch_size: the most series encoded at a time; None: as many as have 65,536 samples.
         """
-        x, calendars = with_dates(x, dates, self.info, self.cfg.channels)
-        series = Series(x, lengths, self.cfg, columns=self.info.columns)
+        x, calendars, names = with_dates(x, dates, self.info, self.cfg.channels)
+        series = Series(x, lengths, self.cfg, names, columns=self.info.columns)
+        tell_of_missing(series.arrays, series.names, self.info.columns, lengths=series.lengths)
         if batch_size is not None:
             check_count("batch_size", batch_size)
         like = next(self.network.parameters())

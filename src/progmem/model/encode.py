@@ -9,6 +9,7 @@ Shapes: B series, K tokens, N windows, n slots, D width, H heads, d = D / H.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -61,6 +62,14 @@ def consecutive(
             yield range(first, i)
             first, longest = i, length
     yield range(first, len(lengths))
+
+
+def equal_neighbours(lengths: Sequence[int], samples: int, most: int) -> Iterator[Sequence[int]]:
+    """Batches of neighbours of equal length, in order, at most so many and of so many samples."""
+    for length, group in groupby(range(len(lengths)), key=lengths.__getitem__):
+        rows, size = list(group), max(1, min(most, samples // length))
+        for first in range(0, len(rows), size):
+            yield rows[first : first + size]
 
 
 def moments_for(

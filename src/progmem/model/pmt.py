@@ -17,6 +17,7 @@ from progmem.config import ModelConfig
 from progmem.data.given_dates import with_dates
 from progmem.data.recordings import ChannelInfo
 from progmem.encoding import Encoding
+from progmem.errors import InputError
 from progmem.features import FeatureStatsBuffers
 from progmem.geometry import (
     count_tokens,
@@ -26,6 +27,7 @@ from progmem.geometry import (
     window_masks,
     window_spans,
 )
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.model.block import PMABlock
 from progmem.model.encode import (
@@ -170,8 +172,9 @@ class PMT(nn.Module):
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
                 GPU up to 131,072 tokens.
         """
-        x, calendars = with_dates(x, dates, self.info, self.cfg.channels)
-        series = Series(x, lengths, self.cfg, columns=self.info.columns)
+        x, calendars, names = with_dates(x, dates, self.info, self.cfg.channels)
+        series = Series(x, lengths, self.cfg, names, columns=self.info.columns)
+        tell_of_missing(series.arrays, series.names, self.info.columns, lengths=series.lengths)
         like = self.tokenizer.conv.weight
         batches, chunk = self._batches(series, batch_size, chunk)
         sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
@@ -214,6 +217,16 @@ class PMT(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write weights and config under a checksum; `progmem.load` reads them back."""
         saving.save(self, Path(folder))
+
+
+def only_pmt(model: Any, what: str) -> PMT:
+    """The model, if it is a PMT: ``what`` needs one."""
+    if not isinstance(model, PMT):
+        name = getattr(model, "name", type(model).__name__)
+        raise InputError(
+            f"{what} needs a PMT, and this is {name}; other encoders take whole series, by encode"
+        )
+    return model
 
 
 def samples_at_once(like: Tensor, cfg: ModelConfig) -> int:

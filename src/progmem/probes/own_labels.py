@@ -21,6 +21,7 @@ from progmem.data.reader import read_with
 from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
 from progmem.files import check_output, unfinished
+from progmem.missing import tell_of_missing
 from progmem.model.saving import AnyEncoder, load, weights_sha256
 from progmem.names import to_cell
 from progmem.probes.own_data import POOLING, LabelProbe, Prediction, compare_on_labels
@@ -78,6 +79,8 @@ def classify_files(
     if predict is not None:
         targets = read_as_trained(predict, run, options, encoder.info, log=log)
     names = [r.name for r in targets]
+    if predict is not None or told is not None:  # the training told of what it has read
+        tell_of_missing([r.values for r in targets], names, columns_of(targets))
     Series([r.values for r in targets], None, encoder.cfg, names)  # refused before it is fitted
     if probe is not None:
         assert out is not None

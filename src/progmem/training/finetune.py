@@ -33,6 +33,7 @@ from progmem.data.windows import TrainingWindows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
 from progmem.losses.total import Group
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.model.saving import AnyEncoder
 from progmem.pooling import check_observed
@@ -133,8 +134,10 @@ def finetune(
         learnt_before = _check_seen(encoder, data, digests, parts, allow=allow_seen_labels)
     if columns_of(data.recordings):
         encoder.info = ChannelInfo.of(data.recordings, options.missing)
-    names = [r.name for r in data.recordings]
-    Series([r.values for r in data.recordings], None, encoder.cfg, names)
+    names, values = [r.name for r in data.recordings], [r.values for r in data.recordings]
+    Series(values, None, encoder.cfg, names)
+    if is_first_process():
+        tell_of_missing(values, names, columns_of(data.recordings))
     if len(data.test):
         Series(list(data.test), None, encoder.cfg)
     check_observed([r.values for r in data.all_recordings()])

@@ -15,10 +15,11 @@ from progmem import baselines
 from progmem.config import PMT as PMT_NAME
 from progmem.config import ModelConfig, RunConfig
 from progmem.data.options import BY_RULE, ReadOptions
-from progmem.data.recordings import ChannelInfo, Recording, Recordings, summarise
+from progmem.data.recordings import ChannelInfo, Recording, Recordings, columns_of, summarise
 from progmem.data.source import open_source
 from progmem.data.windows import ALONE, SHORTEST, VALUES, TrainingWindows, cut_alone
 from progmem.errors import ConfigError, InputError
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.pooling import fit_feature_stats, fitting_step
 from progmem.progress import is_first_process
@@ -126,6 +127,9 @@ def pretrain(
         )
     data = cut_alone(recordings, cfg.data)
     rows = TrainingWindows(recordings, data)
+    if is_first_process():
+        names, values = [one.name for one in recordings], [one.values for one in recordings]
+        tell_of_missing(values, names, columns_of(recordings))
     length = int(rows.length.median())
     begun = run_folder.read_settings(out)
     cfg = fill_defaults(
