@@ -144,7 +144,10 @@ def _training(recordings: Recordings, cfg: RunConfig, log: Log | None) -> dict[s
     try:
         rows = TrainingWindows(recordings, cut_alone(recordings, cfg.data))
         device = choose_device(cfg)
-        cfg = fill_defaults(cfg, int(rows.length.median()), device=device, begun={})
+        cfg = fill_defaults(
+            cfg, int(rows.length.median()), device=device, begun={},
+            values=int(rows.length.sum()) * rows.channels,
+        )  # fmt: skip
         model_cfg = model_for(rows, cfg)
         stats = ChannelStats(rows.channels)
         rows.set_statistics(stats, log=log)
@@ -157,7 +160,7 @@ def _training(recordings: Recordings, cfg: RunConfig, log: Log | None) -> dict[s
     some = rows.cut(torch.arange(min(cfg.train.batch_size, len(rows))))
     few = TrainingWindows([Recording(str(i), np.array(x)) for i, x in enumerate(some)], cfg.data)
     with torch.random.fork_rng():
-        model = initial_model(model_cfg, stats, cfg.train.seed)
+        model = initial_model(model_cfg, stats, cfg.train.seed, name=cfg.encoder["name"])
         trainer = make_pretrainer(model, few, cfg, make_fabric(cfg), total=steps, capture=False)
         with explain_oom(trainer.fabric.device):
             trainer.step(0)  # the first is slower

@@ -23,9 +23,10 @@ from progmem.model.encode import (
     equal_neighbours,
     eval_mode,
     moments_for,
+    write,
 )
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
-from progmem.model.saving import load
+from progmem.model.saving import AnyEncoder, load
 from progmem.names import to_cell
 from progmem.progress import Log, progress
 from progmem.series import Series, check_finite
@@ -61,7 +62,7 @@ def embed_files(
 
 @torch.no_grad()
 def embed(
-    model: PMT,
+    model: AnyEncoder,
     recordings: Sequence[Recording],
     out: Path,
     *,
@@ -75,7 +76,8 @@ def embed(
     recordings one after the other. Files beside them hold the series each row belongs to, its span
     in samples (in seconds too, if ``sampling_rate`` is given or known) and whether anything of it
     was observed. index.csv says the same of all rows in one table, with dates where these are
-    known. series.json names the recordings, their channels and units.
+    known. Encoders other than PMT have no memory here. series.json names the recordings, their
+    channels and units.
     """
     if out.exists():
         raise InputError(f"{out} exists already; give a new folder")
@@ -96,12 +98,16 @@ def embed(
         told = f"encoding {len(names)} recordings"
         with eval_mode(model), progress(told, sum(series.lengths), log=log) as advance:
             for rows in equal_neighbours(series.lengths, CHUNK, SERIES_AT_ONCE):
-                moments = moments_for(model.cfg, model.stats, series, rows)
                 part, index = files.part(rows), torch.arange(len(rows))
-                encode_in_chunks(
-                    model, series, rows, part, index,
-                    moments=moments, chunk=CHUNK, advance=advance,
-                )  # fmt: skip
+                if isinstance(model, PMT):
+                    moments = moments_for(model.cfg, model.stats, series, rows)
+                    encode_in_chunks(
+                        model, series, rows, part, index,
+                        moments=moments, chunk=CHUNK, advance=advance,
+                    )  # fmt: skip
+                else:
+                    write(part, index.tolist(), model.encode([values[i] for i in rows]))
+                    advance(sum(series.lengths[i] for i in rows))
                 check_finite(part.sequence, [names[i] for i in rows])
                 if stats is not None:
                     features = _all_scales(part, series, rows, stats)
@@ -141,17 +147,22 @@ def _all_scales(
 class _LevelFiles:
     """Arrays on disk for all recordings, which are filled part by part."""
 
-    def __init__(self, folder: Path, model: PMT, lengths: Sequence[int]) -> None:
-        cfg = model.cfg
-        tokens = [count_tokens(cfg, length) for length in lengths]
-        windows = [count_windows(cfg, count) for count in tokens]
+    def __init__(self, folder: Path, model: AnyEncoder, lengths: Sequence[int]) -> None:
+        R, cfg, self.model = len(lengths), model.cfg, model
+        if isinstance(model, PMT):
+            tokens = [count_tokens(model.cfg, length) for length in lengths]
+            windows = [count_windows(model.cfg, count) for count in tokens]
+        else:  # no windows are known of others
+            tokens, windows = [len(model.token_spans(length)) for length in lengths], [0] * R
         self.token_ends, self.window_ends = (
             np.cumsum([0, *counts]) for counts in (tokens, windows)
         )
-        self.cfg, self.folder = cfg, folder
+        self.folder = folder
         self.arrays: dict[str, Any] = {}
-        R, T, V, n, D = len(lengths), sum(tokens), sum(windows), cfg.slots, cfg.dim
-        absent = set() if n else {"memory", "eos"}
+        T, V, n, D = sum(tokens), sum(windows), cfg.slots, cfg.dim
+        absent = set() if V and n else {"memory", "eos"}
+        if not V:
+            absent.add("window_mask")
         if model.feature_stats.values is None:
             absent.add("all")
         for name, shape, kind in (
@@ -180,6 +191,8 @@ class _LevelFiles:
                 ("memory", "window", self.window_ends),
             ):
                 total = int(ends[-1])
+                if not total:
+                    continue
                 arrays = {
                     "series": new_array(self.folder / f"{kind}_series.npy", "int64", (total,)),
                     "spans": new_array(self.folder / f"{kind}_spans.npy", "int64", (total, 2)),
@@ -199,10 +212,13 @@ class _LevelFiles:
 
     def _spans(self, kind: str, length: int, start: int, stop: int) -> np.ndarray:
         """Samples of some tokens or windows of a recording of ``length`` samples, (rows, 2)."""
+        if not isinstance(self.model, PMT):
+            return self.model.token_spans(length)[start:stop].numpy()
+        cfg = self.model.cfg
         if kind == "token":
-            return token_spans(self.cfg, start, stop).numpy()
-        tokens = count_tokens(self.cfg, length)
-        return window_spans(self.cfg, start, stop, tokens=tokens).numpy()
+            return token_spans(cfg, start, stop).numpy()
+        tokens = count_tokens(cfg, length)
+        return window_spans(cfg, start, stop, tokens=tokens).numpy()
 
     def part(self, rows: Sequence[int]) -> Encoding:
         """Arrays for some neighbouring recordings of equal length, to write into."""

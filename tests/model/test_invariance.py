@@ -1,4 +1,7 @@
-"""What must not matter: batch mates, their order and length, padding, tracing."""
+"""What must not matter: batch mates, their order and length, padding, tracing.
+
+What all encoders of the registry promise is in tests/baselines/test_contract.py.
+"""
 
 from dataclasses import replace
 
@@ -7,9 +10,9 @@ import torch
 from model_setup import make_model, make_series, weighted_sum
 
 import progmem
+from progmem.baselines import make_encoder
 from progmem.baselines.matched import MatchedEncoder
 from progmem.baselines.transformer_xl import TransformerXL
-from progmem.baselines.vanilla import VanillaTransformer
 from progmem.baselines.windowed import WindowedTransformer
 from progmem.baselines.xlstm import XLSTM
 
@@ -23,7 +26,7 @@ def matched(stack, slots=0):
 
 
 ENCODERS = {
-    "pmt": progmem.PMT, "vanilla": VanillaTransformer, "transformer_xl": matched(TransformerXL),
+    "transformer_xl": matched(TransformerXL),
     "xlstm": matched(XLSTM), "windowed": matched(WindowedTransformer),
     "windowed_state": matched(WindowedTransformer, slots=2),
 }  # fmt: skip
@@ -145,9 +148,15 @@ def test_a_series_that_is_all_missing_is_finite_and_masked(encoder):
     assert not z.token_mask.any() and not z.tokens.any()
     if z.memory is not None:  # every window passes the first state on
         assert not z.window_mask.any()
-        pmt = isinstance(encoder, progmem.PMT)
-        first = encoder.pma_blocks[-1].slots.reset if pmt else encoder.stack.state
-        assert torch.equal(z.memory[0], first.expand_as(z.memory[0]))
+        assert torch.equal(z.memory[0], encoder.stack.state.expand_as(z.memory[0]))
+
+
+def test_every_window_of_a_missing_series_passes_the_reset_state_on():
+    model = make_model(6, 3, 2)
+    z = model.encode(torch.full((1, 61, 2), torch.nan))
+    assert not z.window_mask.any()
+    reset = model.pma_blocks[-1].slots.reset
+    assert torch.equal(z.memory[0], reset.expand_as(z.memory[0]))
 
 
 def test_a_missing_window_passes_its_carry_on():
@@ -215,8 +224,7 @@ def test_values_that_overflow_the_model_are_reported_not_returned(encoder):
 
 
 def test_full_attention_does_not_see_missing_tokens_and_knows_their_order():
-    cfg = progmem.ModelConfig(channels=2, size="tiny", patch=4, patch_stride=4)
-    model = VanillaTransformer(cfg).double()
+    model = make_encoder("vanilla", channels=2, size="tiny", patch=4, patch_stride=4).double()
     x = torch.randn(1, 60, 2).double()
     short = model.encode(x[:, :40])
     assert not torch.allclose(model.encode(x[:, :40].flip(1)).sequence, short.sequence)

@@ -31,7 +31,7 @@ from progmem.features import FeatureStats
 from progmem.files import new_array, read_whole, unfinished
 from progmem.missing import tell_of_missing
 from progmem.model.encode import equal_neighbours
-from progmem.model.pmt import PMT, SERIES_AT_ONCE
+from progmem.model.pmt import PMT, SERIES_AT_ONCE, only_pmt
 from progmem.model.saving import load
 from progmem.pooling import fit_feature_stats
 from progmem.progress import Advance, Log, progress
@@ -166,7 +166,7 @@ def index(
         found = _read(model, recordings, options, log)
     else:
         path = _model_folder(Path(model))
-        model = load(path, device="auto")
+        model = only_pmt(load(path, device="auto"), "an index")
         if isinstance(recordings, str | Path):
             found = read_as_trained(Path(recordings), run_of(path), options, model.info, log=log)
         else:

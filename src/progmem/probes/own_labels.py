@@ -22,8 +22,7 @@ from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
 from progmem.files import check_output, unfinished
 from progmem.missing import tell_of_missing
-from progmem.model.pmt import PMT
-from progmem.model.saving import load, weights_sha256
+from progmem.model.saving import AnyEncoder, load, weights_sha256
 from progmem.names import to_cell
 from progmem.probes.own_data import POOLING, LabelProbe, Prediction, compare_on_labels
 from progmem.progress import Log
@@ -183,7 +182,7 @@ def _pretrained(
 
 
 def _apply(
-    probe: Path, recordings: Sequence[Recording], folder: Path, model: PMT, log: Log | None
+    probe: Path, recordings: Sequence[Recording], folder: Path, model: AnyEncoder, log: Log | None
 ) -> Prediction:
     """What a kept probe, or the classifier of a finetuned run, says of recordings."""
     series = [r.values for r in recordings]

@@ -22,7 +22,7 @@ from progmem.files import check_output
 from progmem.geometry import token_spans, window_spans
 from progmem.missing import Watch
 from progmem.model.encode import eval_mode
-from progmem.model.pmt import PMT
+from progmem.model.pmt import PMT, only_pmt
 from progmem.ops.cuda_graphs import graphed
 from progmem.ops.neighbourhood_attention import no_keys
 from progmem.series import (
@@ -71,6 +71,7 @@ class Stream:
     def __init__(
         self, model: PMT, batch_size: int = 1, *, horizon: int = 4096, features: bool = False
     ) -> None:
+        only_pmt(model, "a stream")
         if model.cfg.normalise == "series":
             raise InputError(
                 "a stream cannot be normalised by statistics known only at its end "
