@@ -48,7 +48,7 @@ class BlockOutput(NamedTuple):
 class CNN(nn.Module):
     """Series (B, L, C) to one token for about every 8 samples, with their mean as the sequence."""
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Any) -> None:  # the settings of a method on it
         super().__init__()
         self.cfg = cfg
         widths = (cfg.channels, cfg.dim // 4, cfg.dim // 2, cfg.dim)
