@@ -11,13 +11,14 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import progmem
-from progmem.baselines.vanilla import VanillaTransformer
+from progmem.baselines import build
 from progmem.report import record
 
 CONFIG: dict[str, Any] = {
@@ -26,7 +27,7 @@ CONFIG: dict[str, Any] = {
 TOKENS = (1_000, 10_000, 100_000)
 SAMPLES = (10_000, 100_000, 1_000_000)
 CHUNK = 8_192
-MODELS: dict[str, Any] = {"pmt": progmem.PMT, "vanilla": VanillaTransformer}
+MODELS: dict[str, Any] = {name: partial(build, name) for name in ("pmt", "vanilla")}
 
 
 def measure(model: str, samples: int, chunk: int | None) -> dict[str, float]:

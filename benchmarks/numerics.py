@@ -21,7 +21,8 @@ from progmem import ops
 from progmem.config import read_config
 from progmem.series import ChannelStats
 from progmem.training.distributed import make_fabric
-from progmem.training.pretrain import Learner, PretrainTask, initial_model, model_for
+from progmem.training.pmt import Learner, PretrainTask
+from progmem.training.pretrain import initial_model, model_for
 
 TOLERANCE = {"32": 1e-4, "bf16": 0.02}
 Kinds = dict[str, list[Tensor]]

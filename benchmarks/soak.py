@@ -194,7 +194,7 @@ def count_odd_calls(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     x = rng.normal(size=(12, 2, 48)).astype(np.float32)
     encoder = progmem.PMTEncoder(size="tiny", steps=1).fit(x)
     classifier = progmem.PMTClassifier(size="tiny", steps=1).fit(x, np.arange(12) % 2)
-    model = encoder.model_
+    model: Any = encoder.model_
     forecaster = progmem.PMTForecaster().fit(x[0].T.repeat(8, axis=0))
     forecaster.predict(2)
     calls: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {

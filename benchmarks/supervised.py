@@ -25,7 +25,7 @@ EXPERIMENTS = Path(__file__).parent.parent / "experiments/supervised"
 def measure(row: str, chosen: Any) -> dict[str, Any]:
     """Train one row, or go on with it, and score it."""
     name, encoder, seed = row.split("-")
-    settings = [f"finetune.encoder={encoder}", f"train.seed={seed}", *chosen.settings]
+    settings = [f"encoder.name={encoder}", f"train.seed={seed}", *chosen.settings]
     cfg = read_finetune_config(EXPERIMENTS / f"{name}.yaml", settings)
     split = "" if chosen.split == "official" else f"-{chosen.split}"
     out = chosen.out / "finetune" / f"{row}{split}.json"

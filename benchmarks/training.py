@@ -19,7 +19,8 @@ from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.report import record
-from progmem.training.pretrain import Learner, PretrainTask, model_for
+from progmem.training.pmt import Learner, PretrainTask
+from progmem.training.pretrain import model_for
 from progmem.training.trainer import compute_loss
 
 BATCHES = (16, 32, 64, 128, 256)

@@ -73,8 +73,9 @@ def test_progmem_alone_does_not_wait_for_what_loads_slowly():
 
 def test_the_defaults_are_those_of_a_run():
     defaults, run = PMTEncoder(), RunConfig()
-    for name in ("batch_size", "lr", "seed", "device"):
+    for name in ("batch_size", "seed", "device"):
         assert getattr(defaults, name) == getattr(run.train, name)
+    assert defaults.lr is None and run_settings(defaults).train.lr == run.train.lr
     open_ones = ("epochs", "steps", "batch_size")  # decided by the device
     assert all(getattr(run_settings(defaults).train, name) is None for name in open_ones)
     assert "size" not in run_settings(defaults).model

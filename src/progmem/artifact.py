@@ -31,7 +31,7 @@ from progmem.names import printable
 FORMAT = "progmem artifact 1"
 KINDS = (
     "model", "checkpoint", "classifier head", "label probe", "forecaster", "encoder", "classifier",
-    "stream",
+    "stream", "index", "session",
 )  # fmt: skip
 LENGTH = 8  # bytes of the header's length, by which a safetensors file begins
 PREFIX = f'{{"__metadata__":{{"format":"{FORMAT}","sha256":"'.encode()

@@ -17,6 +17,7 @@ from progmem.data.recordings import Recording, Recordings
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.errors import ConfigError, InputError, RepairableError
+from progmem.names import first_few
 from progmem.progress import Log
 from progmem.series import ChannelStats
 from progmem.training import randomness
@@ -24,8 +25,6 @@ from progmem.training.defaults import fill_defaults
 from progmem.training.distributed import choose_device, make_fabric
 from progmem.training.out_of_memory import explain_oom
 from progmem.training.pretrain import initial_model, make_pretrainer, model_for
-
-SHOWN = 5  # names in a line
 
 
 def check(
@@ -109,26 +108,28 @@ def _warnings(recordings: Recordings, quality: Quality) -> list[str]:
             )
     still = [channel.name for channel in quality.channels if channel.constant]
     if still:
-        lines.append(f"channels that never vary: {_some(still)}")
+        lines.append(f"channels that never vary: {first_few(still)}")
     here = [n for n, one in zip(names, quality.constant, strict=True) if set(one) - set(still)]
     if here:
-        lines.append(f"recordings in which a channel does not vary: {_some(here)}")
+        lines.append(f"recordings in which a channel does not vary: {first_few(here)}")
     empty = [
         r.name
         for r, missing in zip(recordings, quality.missing, strict=True)
         if missing == len(r.values)
     ]
     if empty:
-        lines.append(f"recordings without an observed value: {_some(empty)}")
+        lines.append(f"recordings without an observed value: {first_few(empty)}")
     infinite = [n for n, count in zip(names, quality.infinite, strict=True) if count]
     if infinite:
-        lines.append(f"recordings with infinite values, which training refuses: {_some(infinite)}")
+        lines.append(
+            f"recordings with infinite values, which training refuses: {first_few(infinite)}"
+        )
     gaps = [n for n, gap in zip(names, quality.longest_gap, strict=True) if gap]
     if gaps:
         longest = max(quality.longest_gap)
-        lines.append(f"recordings with gaps of up to {longest} samples: {_some(gaps)}")
+        lines.append(f"recordings with gaps of up to {longest} samples: {first_few(gaps)}")
     for group in quality.copies:
-        lines.append(f"recordings with the same samples: {_some(group)}")
+        lines.append(f"recordings with the same samples: {first_few(group)}")
     rates = sorted({r.rate for r in recordings if r.rate is not None})
     if len(rates) > 1:
         lines.append(
@@ -138,17 +139,15 @@ def _warnings(recordings: Recordings, quality: Quality) -> list[str]:
     return lines
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
-
-
 def _training(recordings: Recordings, cfg: RunConfig, log: Log | None) -> dict[str, Any]:
     """The rows that training would see, its model and the time it would take here."""
     try:
         rows = TrainingWindows(recordings, cut_alone(recordings, cfg.data))
         device = choose_device(cfg)
-        cfg = fill_defaults(cfg, int(rows.length.median()), device=device, begun={})
+        cfg = fill_defaults(
+            cfg, int(rows.length.median()), device=device, begun={},
+            values=int(rows.length.sum()) * rows.channels,
+        )  # fmt: skip
         model_cfg = model_for(rows, cfg)
         stats = ChannelStats(rows.channels)
         rows.set_statistics(stats, log=log)
@@ -161,7 +160,7 @@ def _training(recordings: Recordings, cfg: RunConfig, log: Log | None) -> dict[s
     some = rows.cut(torch.arange(min(cfg.train.batch_size, len(rows))))
     few = TrainingWindows([Recording(str(i), np.array(x)) for i, x in enumerate(some)], cfg.data)
     with torch.random.fork_rng():
-        model = initial_model(model_cfg, stats, cfg.train.seed)
+        model = initial_model(model_cfg, stats, cfg.train.seed, name=cfg.encoder["name"])
         trainer = make_pretrainer(model, few, cfg, make_fabric(cfg), total=steps, capture=False)
         with explain_oom(trainer.fabric.device):
             trainer.step(0)  # the first is slower
@@ -200,7 +199,7 @@ def check_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"and {len(found['channels']) - 40} more channels")
     lines += ["", *found["notes"]]
     if found["skipped"]:
-        lines.append(f"skipped files that are no recordings: {_some(found['skipped'])}")
+        lines.append(f"skipped files that are no recordings: {first_few(found['skipped'])}")
     lines += [f"look at: {warning}" for warning in found["warnings"]]
     if not found["warnings"]:
         lines.append("nothing looks odd")

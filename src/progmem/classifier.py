@@ -37,8 +37,8 @@ from progmem.estimators import (
     training,
 )
 from progmem.files import read_whole, unfinished
+from progmem.missing import already_told
 from progmem.model import saving
-from progmem.model.pmt import PMT
 from progmem.pooling import check_observed
 from progmem.probes.own_data import POOLING, LabelProbe
 from progmem.provenance import digests, history_of, seen_in
@@ -227,10 +227,9 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         self._encoder().to(device)
         return self.probe_.head.predict_proba(self.probe_.scaled_features(cases))
 
-    def _encoder(self) -> PMT:
-        found = self.network_.encoder if self.finetuned_ else self.probe_.encoder
-        assert isinstance(found, PMT)
-        return found
+    def _encoder(self) -> Any:
+        """A PMT, or the other encoder that a run of `progmem finetune` trained."""
+        return self.network_.encoder if self.finetuned_ else self.probe_.encoder
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each series of X, (cases,)."""
@@ -249,7 +248,8 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
                 "accuracy says nothing about others",
                 stacklevel=2,
             )
-        return super().score(X, y, sample_weight)
+        with already_told():
+            return super().score(X, y, sample_weight)
 
     def save(self, folder: str | Path) -> None:
         """Write the network, the head and the parameters, without pickle; `load` reads them."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from progmem import guard
 from progmem.errors import ConfigError, InputError
@@ -83,7 +83,7 @@ def check_fields(config: Any, section: str) -> None:
             object.__setattr__(config, item.name, float(value))
 
 
-RENAMED = {"finetune.labels": "finetune.label_share"}
+RENAMED = {"finetune.labels": "finetune.label_share", "finetune.encoder": "encoder.name"}
 
 
 def check_names(given: Iterable[str], known: Iterable[str], section: str = "") -> None:
@@ -130,6 +130,21 @@ def check_mapping(value: Any, section: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{section} must be a mapping of settings, got {value!r}")
     return value
+
+
+class EncoderConfig(Protocol):
+    """What the settings of every encoder say."""
+
+    @property
+    def channels(self) -> int: ...
+    @property
+    def dim(self) -> int: ...  # D
+    @property
+    def patch(self) -> int: ...  # the fewest samples of a series
+    @property
+    def slots(self) -> int: ...  # of a window's memory; 0 without memory
+    @property
+    def normalise(self) -> str: ...  # channel, series or none
 
 
 SIZES = {  # name -> dim, heads, blocks
@@ -371,8 +386,13 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All settings of a run. ``model`` holds what is not to be derived from the data."""
+    """All settings of a run. ``model`` holds what is not to be derived from the data.
 
+    ``encoder`` is the name of the method that is trained and, of methods that are not set by
+    ``model``, what is not the published setting.
+    """
+
+    encoder: dict[str, Any] = field(default_factory=lambda: {"name": PMT})
     model: dict[str, Any] = field(default_factory=dict)
     data: DataConfig = field(default_factory=DataConfig)
     views: ViewConfig = field(default_factory=ViewConfig)
@@ -394,7 +414,9 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """All settings by section; of ``train`` those that are decided."""
         values = asdict(self)
-        return {**values, "train": given(values["train"])}
+        values = {**values, "train": given(values["train"])}
+        unused = () if _in_frame(self.encoder["name"]) else FRAME
+        return {name: section for name, section in values.items() if name not in unused}
 
 
 _SECTIONS: dict[str, Any] = {
@@ -402,18 +424,74 @@ _SECTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def run_config(values: Mapping[str, Any]) -> RunConfig:
-    """The settings of a nested mapping, as yaml gives it; what is missing keeps its default."""
-    check_names(values, ["model", *_SECTIONS])
+PMT = "pmt"  # the encoder where none is named
+FRAME = ("model", "views", "loss")  # sections of PMT, and of what differs from it in one part
+
+
+def _in_frame(name: Any) -> bool:
+    """Whether the encoder ``name`` is set by the sections `FRAME`, not by its own."""
+    from progmem.baselines import method_of  # it needs the training, which loads slowly
+
+    return name == PMT or method_of(name).in_frame
+
+
+def _encoder_settings(values: Mapping[str, Any], *, labels: bool) -> dict[str, Any]:
+    """The name and settings of the encoder; the sections that it does not have are refused."""
+    given_ones = check_mapping(values.get("encoder") or {}, "encoder")
+    name = given_ones.get("name", PMT)
+    own = {key: value for key, value in given_ones.items() if key != "name"}
+    if name == PMT and not own:
+        return {"name": PMT}
+    from progmem.baselines import method_of
+
+    cls = method_of(name).config
+    if issubclass(cls, ModelConfig):
+        for key in own.keys() & set(names(ModelConfig)):
+            raise ConfigError(f"of the encoder {name}, 'encoder.{key}' is called 'model.{key}'")
+        known = [key for key in names(cls) if key not in names(ModelConfig)]
+    else:
+        known = names(cls)
+        for section in FRAME:
+            if values.get(section) and not (labels and section == "views"):
+                raise ConfigError(
+                    f"the encoder {name} has no settings {section}.*; its own are encoder.*: "
+                    f"{', '.join(known)}"
+                )
+    check_names(own, ["name", *known], "encoder")
+    return {"name": name, **plain(own, cls)}
+
+
+def _published(train: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What is given of the settings of a training; the rest is as published with the method."""
+    from progmem.baselines import method_of
+
+    published = dict(method_of(name).training)
+    if "epochs" in train or "steps" in train:
+        published = {k: v for k, v in published.items() if k not in ("epochs", "steps")}
+    if published.get("lr_end") is not None and published["lr_end"] == published.get("lr"):
+        published["lr_end"] = train.get("lr", published["lr"])  # a rate that is constant stays so
+    return {**published, **train}
+
+
+def run_config(values: Mapping[str, Any], *, labels: bool = False) -> RunConfig:
+    """The settings of a nested mapping, as yaml gives it; what is missing keeps its default.
+
+    With ``labels`` they are of a training with labels.
+    """
+    check_names(values, ["encoder", "model", *_SECTIONS])
+    encoder = _encoder_settings(values, labels=labels)
     model = plain(check_mapping(values.get("model") or {}, "model"), ModelConfig)
     check_names(model, names(ModelConfig), "model")
     if model.get("size") == "auto":
         del model["size"]
-    parts: dict[str, Any] = {"model": model}
+    parts: dict[str, Any] = {"encoder": encoder, "model": model}
     for name, cls in _SECTIONS.items():
         section = check_mapping(values.get(name) or {}, name)
         check_names(section, names(cls, "preset") if cls is ViewConfig else names(cls), name)
-        parts[name] = cls(**plain(section, cls))
+        section = plain(section, cls)
+        if name == "train" and encoder["name"] != PMT and not labels:
+            section = _published(section, encoder["name"])
+        parts[name] = cls(**section)
     return RunConfig(**parts)
 
 
@@ -446,7 +524,7 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, A
     return values
 
 
-SECTIONS = ("model", "data", "views", "train")  # that both kinds of run have
+SECTIONS = ("encoder", "model", "data", "views", "train")  # that both kinds of run have
 TRAIN = {"batch_size": 64, "lr": 5e-4}  # where a label teaches, not a batch
 LABEL_EPOCHS = 50  # of a training with labels that is given neither epochs nor steps
 
@@ -478,7 +556,6 @@ def is_amount(value: Any) -> bool:
 class LabelConfig:
     """Which labels are learnt from, and what learns."""
 
-    encoder: str = choice("pmt", "vanilla")  # vanilla: full attention, to compare with
     only_head: bool = flag(False)  # the network stays as it is
     # how many of the labels are learnt from
     label_share: str = checked("all", is_amount, "all, a share such as 5%, or a number per class")
@@ -499,8 +576,9 @@ class FinetuneConfig:
     finetune: LabelConfig = field(default_factory=LabelConfig)
 
     def to_dict(self) -> dict[str, Any]:
-        run = self.run.to_dict()
-        return {**{name: run[name] for name in SECTIONS}, "finetune": asdict(self.finetune)}
+        run = {**self.run.to_dict(), "views": asdict(self.run.views)}
+        kept = {name: run[name] for name in SECTIONS if name in run}
+        return {**kept, "finetune": asdict(self.finetune)}
 
 
 def finetune_config(values: Mapping[str, Any]) -> FinetuneConfig:
@@ -513,8 +591,10 @@ def finetune_config(values: Mapping[str, Any]) -> FinetuneConfig:
     if not {"epochs", "steps"} & run["train"].keys():
         run["train"]["epochs"] = LABEL_EPOCHS
     run["views"] = {"preset": "medium", **given(check_mapping(run.get("views") or {}, "views"))}
-    run["loss"] = {"pcl": 0, "predict": 0}  # no objective but the labels
-    return FinetuneConfig(run=run_config(run), finetune=LabelConfig(**plain(own, LabelConfig)))
+    config = run_config(run, labels=True)
+    no_others = replace(config.loss, pcl=0.0, predict=0.0)  # no objective but the labels
+    config = replace(config, loss=no_others)
+    return FinetuneConfig(run=config, finetune=LabelConfig(**plain(own, LabelConfig)))
 
 
 def read_finetune_config(path: Path | None, overrides: Sequence[str] = ()) -> FinetuneConfig:

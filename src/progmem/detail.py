@@ -186,22 +186,25 @@ class DetailSummary:
             new, there = scaled(part.to(self.x.device), self.detail)
             x = torch.cat([self.x, new.to(self.x.dtype)], dim=1)
             observed = torch.cat([self.observed, there], dim=1)
-            above, count = self._sums(x, observed)
+            above, count = self.sums(x, observed)
             self.above, self.count = self.above + above, self.count + count
             self.x, self.observed = x[:, part.shape[1] :], observed[:, part.shape[1] :]
 
     def shares(self) -> Tensor:
         """(B, H) of the series so far, as if they ended here; 0 where nothing was observed."""
-        above, count = self._sums(
+        above, count = self.sums(
             F.pad(self.x, (0, 0, 0, self.reach)), F.pad(self.observed, (0, self.reach))
         )
         return (self.above + above) / (self.count + count).clamp(min=1)
 
-    def _sums(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Summed steps (B, H) and their number (B, 1) of all but R samples at each end."""
+    def sums(self, x: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Summed steps (b, H) and their number (b, 1) of all but R samples at each end.
+
+        Of scaled samples (b, R + L + R, C), which need not be those that were taken in.
+        """
         R, L = self.reach, x.shape[1] - 2 * self.reach
         there = observed[:, R : R + L]
-        sums = torch.zeros_like(self.above)
+        sums = torch.zeros(len(x), self.above.shape[1], device=x.device, dtype=torch.float64)
         at_once = max(1, (AT_ONCE_ON_GPU if x.is_cuda else AT_ONCE) // L)
         for start in range(0, len(x), at_once):
             some = slice(start, start + at_once)

@@ -3,8 +3,7 @@
 Shapes: R recordings, T tokens and V windows of all of them, n slots, D width, H convolutions.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,11 +15,18 @@ from progmem.data.recordings import ChannelInfo, Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
-from progmem.files import AT_ONCE, reserve, to_json, unfinished
+from progmem.files import AT_ONCE, new_array, to_json, unfinished
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
-from progmem.model.encode import encode_in_chunks, eval_mode, moments_for
+from progmem.missing import tell_of_missing
+from progmem.model.encode import (
+    encode_in_chunks,
+    equal_neighbours,
+    eval_mode,
+    moments_for,
+    write,
+)
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
-from progmem.model.saving import load
+from progmem.model.saving import AnyEncoder, load
 from progmem.names import to_cell
 from progmem.progress import Log, progress
 from progmem.series import Series, check_finite
@@ -56,7 +62,7 @@ def embed_files(
 
 @torch.no_grad()
 def embed(
-    model: PMT,
+    model: AnyEncoder,
     recordings: Sequence[Recording],
     out: Path,
     *,
@@ -70,7 +76,8 @@ def embed(
     recordings one after the other. Files beside them hold the series each row belongs to, its span
     in samples (in seconds too, if ``sampling_rate`` is given or known) and whether anything of it
     was observed. index.csv says the same of all rows in one table, with dates where these are
-    known. series.json names the recordings, their channels and units.
+    known. Encoders other than PMT have no memory here. series.json names the recordings, their
+    channels and units.
     """
     if out.exists():
         raise InputError(f"{out} exists already; give a new folder")
@@ -79,6 +86,7 @@ def embed(
     sampling_rate = info.rate if sampling_rate is None else sampling_rate
     values = [r.values for r in recordings]
     series = Series(values, None, model.cfg, names, columns=model.info.columns)
+    tell_of_missing(series.arrays, names, info.columns or model.info.columns)
     out.parent.mkdir(parents=True, exist_ok=True)
     with unfinished(out, wait=AT_ONCE) as folder:
         if out.exists():  # another has finished it just now
@@ -87,22 +95,23 @@ def embed(
         files = _LevelFiles(folder, model, series.lengths)
         files.write_places(recordings, series.lengths, sampling_rate)
         stats = model.feature_stats.values
-        empty: list[str] = []
         told = f"encoding {len(names)} recordings"
         with eval_mode(model), progress(told, sum(series.lengths), log=log) as advance:
-            for rows in _batches(series.lengths):
-                moments = moments_for(model.cfg, model.stats, series, rows)
+            for rows in equal_neighbours(series.lengths, CHUNK, SERIES_AT_ONCE):
                 part, index = files.part(rows), torch.arange(len(rows))
-                encode_in_chunks(
-                    model, series, rows, part, index,
-                    moments=moments, chunk=CHUNK, advance=advance,
-                )  # fmt: skip
+                if isinstance(model, PMT):
+                    moments = moments_for(model.cfg, model.stats, series, rows)
+                    encode_in_chunks(
+                        model, series, rows, part, index,
+                        moments=moments, chunk=CHUNK, advance=advance,
+                    )  # fmt: skip
+                else:
+                    write(part, index.tolist(), model.encode([values[i] for i in rows]))
+                    advance(sum(series.lengths[i] for i in rows))
                 check_finite(part.sequence, [names[i] for i in rows])
                 if stats is not None:
                     features = _all_scales(part, series, rows, stats)
                     files.arrays["all"][rows[0] : rows[-1] + 1] = features
-                observed = part.token_mask.any(1).tolist()
-                empty += [names[i] for i, some in zip(rows, observed, strict=True) if not some]
         note = {
             "names": names, "lengths": series.lengths, "sampling_rate": sampling_rate,
             "channels": list(info.columns or model.info.columns),
@@ -112,9 +121,6 @@ def embed(
         (folder / "series.json").write_bytes(to_json(note))
     if log is None:
         return
-    if empty:
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
-        log(f"nothing is observed in {', '.join(empty[:5])}{more}: their vectors say nothing")
     whole = "all" if "all" in files.arrays else "sequence"
     log(
         f"written: {out} ({len(names)} recordings, {len(files.arrays['tokens'])} tokens); next: "
@@ -138,28 +144,25 @@ def _all_scales(
     return summary.features(z.sequence).numpy()
 
 
-def _batches(lengths: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Recordings in order, neighbours of equal length together, up to `CHUNK` samples."""
-    for length, group in groupby(range(len(lengths)), key=lengths.__getitem__):
-        rows, size = list(group), max(1, min(SERIES_AT_ONCE, CHUNK // length))
-        for first in range(0, len(rows), size):
-            yield rows[first : first + size]
-
-
 class _LevelFiles:
     """Arrays on disk for all recordings, which are filled part by part."""
 
-    def __init__(self, folder: Path, model: PMT, lengths: Sequence[int]) -> None:
-        cfg = model.cfg
-        tokens = [count_tokens(cfg, length) for length in lengths]
-        windows = [count_windows(cfg, count) for count in tokens]
+    def __init__(self, folder: Path, model: AnyEncoder, lengths: Sequence[int]) -> None:
+        R, cfg, self.model = len(lengths), model.cfg, model
+        if isinstance(model, PMT):
+            tokens = [count_tokens(model.cfg, length) for length in lengths]
+            windows = [count_windows(model.cfg, count) for count in tokens]
+        else:  # no windows are known of others
+            tokens, windows = [len(model.token_spans(length)) for length in lengths], [0] * R
         self.token_ends, self.window_ends = (
             np.cumsum([0, *counts]) for counts in (tokens, windows)
         )
-        self.cfg, self.folder = cfg, folder
+        self.folder = folder
         self.arrays: dict[str, Any] = {}
-        R, T, V, n, D = len(lengths), sum(tokens), sum(windows), cfg.slots, cfg.dim
-        absent = set() if n else {"memory", "eos"}
+        T, V, n, D = sum(tokens), sum(windows), cfg.slots, cfg.dim
+        absent = set() if V and n else {"memory", "eos"}
+        if not V:
+            absent.add("window_mask")
         if model.feature_stats.values is None:
             absent.add("all")
         for name, shape, kind in (
@@ -172,7 +175,7 @@ class _LevelFiles:
             ("window_mask", (V,), "bool"),
         ):
             if name not in absent:
-                self.arrays[name] = _new_array(folder / f"{name}.npy", kind, shape)
+                self.arrays[name] = new_array(folder / f"{name}.npy", kind, shape)
 
     def write_places(
         self, recordings: Sequence[Recording], lengths: Sequence[int], rate: float | None
@@ -188,13 +191,15 @@ class _LevelFiles:
                 ("memory", "window", self.window_ends),
             ):
                 total = int(ends[-1])
+                if not total:
+                    continue
                 arrays = {
-                    "series": _new_array(self.folder / f"{kind}_series.npy", "int64", (total,)),
-                    "spans": _new_array(self.folder / f"{kind}_spans.npy", "int64", (total, 2)),
+                    "series": new_array(self.folder / f"{kind}_series.npy", "int64", (total,)),
+                    "spans": new_array(self.folder / f"{kind}_spans.npy", "int64", (total, 2)),
                 }
                 if rate is not None:
                     path = self.folder / f"{kind}_times.npy"
-                    arrays["times"] = _new_array(path, "float64", (total, 2))
+                    arrays["times"] = new_array(path, "float64", (total, 2))
                 for i, (recording, length) in enumerate(zip(recordings, lengths, strict=True)):
                     for row in range(ends[i], ends[i + 1], ROWS):
                         rows = slice(row, min(row + ROWS, ends[i + 1]))
@@ -207,10 +212,13 @@ class _LevelFiles:
 
     def _spans(self, kind: str, length: int, start: int, stop: int) -> np.ndarray:
         """Samples of some tokens or windows of a recording of ``length`` samples, (rows, 2)."""
+        if not isinstance(self.model, PMT):
+            return self.model.token_spans(length)[start:stop].numpy()
+        cfg = self.model.cfg
         if kind == "token":
-            return token_spans(self.cfg, start, stop).numpy()
-        tokens = count_tokens(self.cfg, length)
-        return window_spans(self.cfg, start, stop, tokens=tokens).numpy()
+            return token_spans(cfg, start, stop).numpy()
+        tokens = count_tokens(cfg, length)
+        return window_spans(cfg, start, stop, tokens=tokens).numpy()
 
     def part(self, rows: Sequence[int]) -> Encoding:
         """Arrays for some neighbouring recordings of equal length, to write into."""
@@ -233,14 +241,6 @@ class _LevelFiles:
             token_spans=torch.empty(0, 2),
             window_spans=None,
         )
-
-
-def _new_array(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
-    """An array on disk, for all of which there is space."""
-    create: Any = np.lib.format.open_memmap
-    array = create(path, "w+", kind, shape)
-    reserve(path)
-    return array
 
 
 def _write_index(

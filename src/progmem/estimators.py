@@ -27,6 +27,7 @@ from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted
+from progmem.config import PMT as PMT_NAME
 from progmem.config import ModelConfig, RunConfig, read_config
 from progmem.data.arrays import CASES
 from progmem.data.dates import COVARIATES
@@ -44,10 +45,12 @@ from progmem.data.windows import cut_alone
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
 from progmem.features import features_in_all
 from progmem.files import UNFINISHED, read_whole, unfinished
-from progmem.geometry import count_tokens, count_windows
+from progmem.geometry import count_windows
+from progmem.missing import already_told, tell_of_missing
 from progmem.model import saving
 from progmem.model.encode import consecutive
-from progmem.model.pmt import PMT, samples_at_once
+from progmem.model.pmt import PMT, SAMPLES_AT_ONCE, samples_at_once
+from progmem.model.saving import AnyEncoder
 from progmem.pooling import POOLINGS, check_observed, pool
 from progmem.training.distributed import choose_device
 from progmem.training.pretrain import pretrain
@@ -72,7 +75,7 @@ def check_pooling(pooling: Any, *, slots: int) -> None:
         raise ConfigError("mean_memory needs a model with memory, and model.slots is 0")
 
 
-def at_level(model: PMT, series: Sequence[np.ndarray], level: str) -> list[np.ndarray]:
+def at_level(model: AnyEncoder, series: Sequence[np.ndarray], level: str) -> list[np.ndarray]:
     """Each of the series (L_i, C) as one vector, (D, K_i) or (n D, N_i), float32, NaN: missing.
 
     ``level`` may also be one of `POOLINGS`.
@@ -81,9 +84,9 @@ def at_level(model: PMT, series: Sequence[np.ndarray], level: str) -> list[np.nd
         return list(pool(model, list(series), [level])[level])
     z = model.encode(list(series))
     values, mask = z.tokens, z.token_mask
-    counts = [count_tokens(model.cfg, len(one)) for one in series]
+    counts = [len(model.token_spans(len(one))) for one in series]
     if level == "memory":
-        assert z.memory is not None and z.window_mask is not None
+        assert z.memory is not None and z.window_mask is not None and isinstance(model, PMT)
         values, mask = z.memory.flatten(2), z.window_mask  # (R, N, n D)
         counts = [count_windows(model.cfg, count) for count in counts]
     values = values.float().masked_fill(~mask[..., None], torch.nan).transpose(1, 2)
@@ -117,6 +120,9 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             each feature of the tokens, and with the detail below the tokens; "sequence" (cases,
             width), "tokens" (cases, width, tokens) or "memory" (cases, slots x width, windows), the
             last two with NaN where all is missing and as lists where lengths differ.
+        encoder: the method that is trained: "pmt", or another of `progmem.baselines.ENCODERS`,
+            such as "ts2vec", whose own settings are ``("encoder.dim=64",)``. ``size`` and ``views``
+            are PMT's. Width is then that of its vectors; it may have no memory.
         pooling: in place of a level, another vector a case: "mean_tokens", "max_tokens" or
             "mean_memory" (cases, width), or "sequence" or "all" as above.
         epochs: passes over the data. If neither they nor ``steps`` are given, 320 steps on a CPU,
@@ -124,7 +130,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         steps: updates of the model, in place of ``epochs``.
         device: "auto" (a GPU if there is one), "cpu" or "cuda".
         batch_size: series of a training step; None: 32 on a CPU, 256 on a GPU.
-        lr: the highest learning rate.
+        lr: the highest learning rate; None: 1e-3, of other encoders as published.
         views: how training distorts series: "hidden" (gently, with hidden spans that are
             predicted), or "gentle", "medium" or "strong" with nothing hidden.
         seed: the same seed, parameters and data give the same model, to the bit on a CPU.
@@ -142,7 +148,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         (12, 64)
     """
 
-    model_: PMT
+    model_: AnyEncoder
     channels_: int
     channel_names_: list[str]  # of tables and files, which may have another order later
     n_features_in_: int  # columns of an X of two dimensions, channels of any other
@@ -155,12 +161,13 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         steps: int | None = None,
         device: str = "auto",
         batch_size: int | None = None,
-        lr: float = 1e-3,
+        lr: float | None = None,
         views: str = "hidden",
         seed: int = 0,
         verbose: bool = False,
         settings: tuple[str, ...] | None = None,
         pooling: str | None = None,
+        encoder: str = PMT_NAME,
     ) -> None:
         self.size = size
         self.level = level
@@ -174,11 +181,12 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.verbose = verbose
         self.settings = settings
         self.pooling = pooling
+        self.encoder = encoder
 
     def fit(self, X: Any, y: Any = None) -> "PMTEncoder":
         """Train a model on the series of X; y is not looked at."""
         cfg = run_settings(self)
-        slots = cfg.model.get("slots", ModelConfig.slots)
+        slots = cfg.model.get("slots", ModelConfig.slots) if self.encoder == PMT_NAME else 0
         check_level(self.level, slots=slots)
         check_pooling(self.pooling, slots=slots)
         recordings = recordings_of(self, X, cfg)
@@ -205,10 +213,13 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             check_observed(cases)
         model = self.model_.to(choose_device(run_settings(self)))
         parts: list[np.ndarray] = []
-        at_once = samples_at_once(model.tokenizer.conv.weight, model.cfg)
+        at_once = SAMPLES_AT_ONCE
+        if isinstance(model, PMT):
+            at_once = samples_at_once(model.tokenizer.conv.weight, model.cfg)
         for some in consecutive([len(values) for values in cases], at_once):
             try:
-                parts += at_level(model, [cases[i] for i in some], level)
+                with already_told():
+                    parts += at_level(model, [cases[i] for i in some], level)
             except InputError as error:  # it counts from the first of these
                 raise InputError(f"cases {some[0]} to {some[-1]}: {error}") from error
         equal = len({len(values) for values in cases}) == 1
@@ -311,7 +322,14 @@ def cases_of(estimator: Estimator, X: Any, info: ChannelInfo) -> list[np.ndarray
         elif info.has_calendar and channels + len(COVARIATES) == estimator.channels_:
             hint = f"; {len(COVARIATES)} of them come from dates: give series with dates"
         raise InputError(f"fitted on {estimator.channels_} channels, got {channels}{hint}")
-    return [recording.values for recording in found]
+    cases = [recording.values for recording in found]
+    tell_of_missing(cases, case_names(cases), found[0].columns)
+    return cases
+
+
+def case_names(cases: Sequence[Any]) -> list[str]:
+    """What series are called in what a user is told."""
+    return [f"case {i}" for i in range(len(cases))]
 
 
 def _read(
@@ -370,8 +388,9 @@ def recordings_of(estimator: Estimator, X: Any, cfg: RunConfig) -> list[Recordin
     """The series of X as a run takes them, if there is something to train on."""
     found = _read(estimator, X, fitting=True, covariates=bool(cfg.data.covariates))
     check_channels(found, "; a recording without dates has no time covariates")
-    recordings = [one._replace(name=f"case {i}") for i, one in enumerate(found)]
-    cases = [one.values for one in recordings]
+    cases, names = [one.values for one in found], case_names(found)
+    tell_of_missing(cases, names, found[0].columns)
+    recordings = [one._replace(name=name) for one, name in zip(found, names, strict=True)]
     alone = len(cases) == 1 and len(cases[0]) <= cfg.data.longest
     if alone and cut_alone(recordings, cfg.data) == cfg.data:
         raise InputError(
@@ -390,12 +409,16 @@ def recordings_of(estimator: Estimator, X: Any, cfg: RunConfig) -> list[Recordin
 
 @contextmanager
 def training() -> Iterator[Path]:
-    """A folder for runs that last no longer; torch's random numbers are afterwards as before."""
+    """A folder for runs that last no longer; torch's random numbers are afterwards as before.
+
+    Whoever trains has told of what is missing in the series, by the names that they were given.
+    """
     gpus = list(range(torch.cuda.device_count()))
     with (
         tempfile.TemporaryDirectory(prefix="progmem-") as folder,
         _TRAINING,
         torch.random.fork_rng(devices=gpus),
+        already_told(),
     ):
         try:
             yield Path(folder)
@@ -415,11 +438,24 @@ def run_settings(estimator: Estimator, *, others: tuple[str, ...] = ()) -> RunCo
     Those that begin with one of ``others`` are left out.
     """
     params = {name: getattr(estimator, key) for key, name in SETTINGS.items()}
-    open_ones = ("train.epochs", "train.steps", "train.batch_size")  # None: decided by the run
+    if getattr(estimator, "encoder", PMT_NAME) != PMT_NAME:
+        params = _of_another(estimator, params)
+    open_ones = ("train.epochs", "train.steps", "train.batch_size", "train.lr")  # None: by the run
     given = [f"{name}={v}" for name, v in params.items() if v is not None or name not in open_ones]
     more = check_settings(estimator.settings, SETTINGS)
     more = [text for text in more if not text.startswith(others)]
     return read_config(None, [ONE_CHECKPOINT, *given, *more])
+
+
+def _of_another(estimator: Estimator, params: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an encoder that is not PMT, for which parameters of PMT must be at rest."""
+    for key, at_rest in (("size", "auto"), ("views", "hidden")):
+        if getattr(estimator, key) != at_rest:
+            raise ConfigError(
+                f"{key} is a parameter of the encoder pmt; leave it out for {estimator.encoder}"
+            )
+    others = {name: v for name, v in params.items() if not name.startswith(("model.", "views."))}
+    return {"encoder.name": estimator.encoder, **others}
 
 
 def check_settings(settings: Any, parameters: Mapping[str, str]) -> Sequence[str]:
@@ -434,7 +470,7 @@ def check_settings(settings: Any, parameters: Mapping[str, str]) -> Sequence[str
     return more
 
 
-def know_channels(estimator: Estimator, model: PMT) -> None:
+def know_channels(estimator: Estimator, model: AnyEncoder) -> None:
     """Keep in ``estimator`` what a model of the command line was trained on, as ``fit`` would."""
     values = model.info.columns[len(COVARIATES) if model.info.has_calendar else 0 :]
     estimator.channels_ = estimator.n_features_in_ = model.cfg.channels

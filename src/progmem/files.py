@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from progmem.errors import InputError, WriteError
@@ -111,6 +112,14 @@ def reserve(path: Path) -> None:
             for start in range(0, size, 1 << 20):
                 part = os.pread(file.fileno(), min(1 << 20, size - start), start)
                 os.pwrite(file.fileno(), part, start)
+
+
+def new_array(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
+    """An array on disk, for all of which there is space."""
+    create: Any = np.lib.format.open_memmap
+    array = create(path, "w+", kind, shape)
+    reserve(path)
+    return array
 
 
 def read_whole(folder: Path, read: Callable[[], T]) -> T:

@@ -64,8 +64,8 @@ def read_model(folder: Path) -> Artifact | None:
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a run by the names they have today.
 
-    0.1.0 wrote 0 for a data.hop that was not given, called finetune.label_share "labels", and hid
-    nothing of a view.
+    0.1.0 wrote 0 for a data.hop that was not given, called finetune.label_share "labels" and
+    encoder.name "finetune.encoder", and hid nothing of a view.
     """
     current = dict(settings)
     data, finetune, views = (settings.get(name) for name in ("data", "finetune", "views"))
@@ -76,9 +76,13 @@ def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(data, Mapping) and data.get("hop") == 0:
         current["data"] = {**data, "hop": None}
     if isinstance(finetune, Mapping) and "labels" in finetune:
-        current["finetune"] = {
+        finetune = {
             "label_share" if name == "labels" else name: value for name, value in finetune.items()
         }
+        current["finetune"] = finetune
+    if isinstance(finetune, Mapping) and "encoder" in finetune and "encoder" not in settings:
+        current["encoder"] = {"name": finetune["encoder"]}
+        current["finetune"] = {k: v for k, v in finetune.items() if k != "encoder"}
     return current
 
 

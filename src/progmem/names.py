@@ -7,6 +7,7 @@ with ``=``: there an apostrophe is put before it, and taken away when the table 
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _FORMULA = re.compile(r"'*[=+\-@]")
+SHOWN = 5  # names in a line
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
 
 
@@ -28,6 +30,18 @@ def printable(text: str) -> str:
         'red \\\\x1b[31m, Köln'
     """
     return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def first_few(names: Sequence[str]) -> str:
+    """Names in a line, of which the first stand for many.
+
+    Example:
+        >>> from progmem.names import first_few
+        >>> first_few(["a", "b"]), first_few([*"abcdefg"])
+        ('a, b', 'a, b, c, d, e and 2 more')
+    """
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 def printable_labels(labels: np.ndarray) -> np.ndarray:

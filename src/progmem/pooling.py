@@ -15,6 +15,7 @@ from progmem.detail import fit_detail
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureStatsBuffers, all_scales
+from progmem.missing import already_told
 from progmem.progress import Advance
 from progmem.series import as_float64
 
@@ -176,7 +177,8 @@ def encode_batches(encoder: Encoder, x: Any) -> Iterator[tuple[Encoding, Any]]:
             samples += len(x[first + count])
             count += 1
         try:
-            z = encoder.encode(x[first : first + count])
+            with already_told():
+                z = encoder.encode(x[first : first + count])
         except InputError as error:
             if not first:
                 raise

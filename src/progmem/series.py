@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from progmem.config import ModelConfig, is_whole
+from progmem.config import EncoderConfig, is_whole
 from progmem.data.dates import COVARIATES, has_calendar
 from progmem.errors import InputError
 
@@ -88,7 +88,7 @@ class Series:
         self,
         x: Any,
         lengths: Any,
-        cfg: ModelConfig,
+        cfg: EncoderConfig,
         names: Sequence[str] | None = None,
         *,
         columns: Sequence[str] = (),  # what the model calls its channels
@@ -251,7 +251,7 @@ def default_names(count: int) -> list[str]:
     return [f"series {i}" for i in range(count)]
 
 
-def check_tensor(x: Tensor, cfg: ModelConfig) -> None:
+def check_tensor(x: Tensor, cfg: EncoderConfig) -> None:
     """Refuse what `forward` cannot take. Only shapes are checked, so that it can be traced."""
     if x.dim() != 3:
         raise InputError(f"x must be (batch, time, channels), got shape {tuple(x.shape)}")

@@ -67,10 +67,15 @@ def test_settings_can_be_shown(capsys):
     assert main(["pretrain", "--print-config", "train.lr=1e-3"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
     assert shown["train"]["lr"] == 1e-3
-    assert set(shown) == {"model", "data", "views", "loss", "train"}
+    assert set(shown) == {"encoder", "model", "data", "views", "loss", "train"}
     assert set(shown["model"]) == {field.name for field in fields(progmem.ModelConfig)}
     assert main(["pretrain", "x.npy", "-o", "run", "--print-config", "model.slots=3"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["model"]["slots"] == 3
+    assert main(["pretrain", "--print-config", "encoder.name=ts2vec", "encoder.dim=64"]) == 0
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert set(shown) == {"encoder", "data", "train"} and shown["train"]["batch_size"] == 8
+    assert shown["encoder"]["dim"] == 64 and shown["encoder"]["hidden"] == 64
+    assert shown["encoder"]["name"] == "ts2vec" and shown["encoder"]["channels"] is None
 
 
 def test_pretrain_and_embed_from_files(tmp_path, capsys):

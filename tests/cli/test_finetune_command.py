@@ -124,8 +124,9 @@ def test_a_set_and_own_series_are_trained_by_one_command(
         ("x.npy --labels y.npy --from nowhere", "--from must name the folder of a finished run"),
         ("x.npy --labels y.npy --from RUN/model", "/model; did you mean"),
         ("x.npy --labels y.npy --from RUN model.blocks=2", "model.blocks is 1 in"),
-        ("x.npy --labels y.npy --from RUN finetune.encoder=vanilla", "is trained from scratch"),
-        ("x.npy --labels y.npy finetune.encoder=lstm", "must be one of pmt, vanilla, got 'lstm'"),
+        ("x.npy --labels y.npy --from RUN encoder.name=vanilla", "cannot become vanilla"),
+        ("x.npy --labels y.npy encoder.name=lstm", "encoder.name must be one of pmt, vanilla, "),
+        ("x.npy --labels y.npy finetune.encoder=pmt", "is called 'encoder.name' now"),
         ("x.npy --labels y.npy finetune.only_head=2", "finetune.only_head must be true or false"),
         (
             "x.npy --labels y.npy finetune.validation=0.99",

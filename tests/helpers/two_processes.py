@@ -19,7 +19,8 @@ from progmem.data.windows import TrainingWindows
 from progmem.errors import TrainingError
 from progmem.model.pmt import PMT
 from progmem.training.finetune import finetune
-from progmem.training.pretrain import Learner, PretrainTask, model_for, pretrain
+from progmem.training.pmt import Learner, PretrainTask
+from progmem.training.pretrain import model_for, pretrain
 from progmem.training.trainer import compute_loss
 
 # icl, pcl, hgcl, predict: the other subsets are sums of these

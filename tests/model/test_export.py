@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import progmem
+from progmem import baselines
 from progmem.cli import main
 from progmem.model import export
 
@@ -127,6 +128,12 @@ def test_a_missing_package_is_named_with_its_extra(package, tmp_path, monkeypatc
     assert main(["export", str(tmp_path / "saved"), "-o", str(tmp_path / "m.onnx")]) == 2
     assert f"a .onnx file needs {package}: pip install 'progmem[export]'" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["saved"]
+
+
+def test_only_a_pmt_is_exported(tmp_path, capsys):
+    baselines.build("vanilla", baselines.settled("vanilla", {"channels": 2})).save(tmp_path / "saved")
+    assert main(["export", str(tmp_path / "saved"), "-o", str(tmp_path / "m.onnx")]) == 2
+    assert "an export needs a PMT, and this is vanilla" in capsys.readouterr().err
 
 
 def test_a_file_that_would_answer_otherwise_is_not_kept(tmp_path, monkeypatch):

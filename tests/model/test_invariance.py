@@ -1,18 +1,42 @@
-"""What must not matter: batch mates, their order and length, padding, tracing."""
+"""What must not matter: batch mates, their order and length, padding, tracing.
+
+What all encoders of the registry promise is in tests/baselines/test_contract.py.
+"""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from model_setup import make_model, make_series, weighted_sum
 
 import progmem
-from progmem.baselines.vanilla import VanillaTransformer
+from progmem.baselines import make_encoder
+from progmem.baselines.matched import MatchedEncoder
+from progmem.baselines.transformer_xl import TransformerXL
+from progmem.baselines.windowed import WindowedTransformer
+from progmem.baselines.xlstm import XLSTM
 
-ENCODERS = {"pmt": progmem.PMT, "vanilla": VanillaTransformer}
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+def matched(stack, slots=0):
+    def build(cfg):
+        cfg = replace(cfg, slots=slots)
+        return MatchedEncoder(cfg, stack(cfg))
+
+    return build
+
+
+ENCODERS = {
+    "transformer_xl": matched(TransformerXL),
+    "xlstm": matched(XLSTM), "windowed": matched(WindowedTransformer),
+    "windowed_state": matched(WindowedTransformer, slots=2),
+}  # fmt: skip
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
 @pytest.fixture(params=ENCODERS)
 def encoder(request):
+    if request.param == "xlstm":
+        pytest.importorskip("xlstm")
     cfg = progmem.ModelConfig(channels=2, size="tiny", window=6, stride=3, patch=4, patch_stride=2)
     return ENCODERS[request.param](cfg)
 
@@ -36,11 +60,11 @@ def assert_equal_rows(ours, theirs, tolerance):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_series_does_not_see_its_mates(encoder, dtype):
     encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
-    x = torch.randn(64, 61, 2, dtype=dtype)
+    x = torch.randn(24, 61, 2, dtype=dtype)
     x[5, 10:30] = torch.nan
-    together = encoder.encode(x, batch_size=64)
+    together = encoder.encode(x, batch_size=24)
     assert_equal_rows(encoder.encode(x, batch_size=1), together, tolerance)
-    order = torch.randperm(64)
+    order = torch.randperm(24)
     shuffled = encoder.encode(x[order])
     assert_equal_rows(rows(shuffled, order.argsort()), together, tolerance)
 
@@ -63,6 +87,45 @@ def test_right_padding_is_neutral(encoder, dtype):
             assert not row.tokens[:, K:].any() and not z.token_mask[i, K:].any()
 
 
+def whole(x):
+    return {"x": x}
+
+
+def gaps(x):
+    x[torch.rand(x.shape) < 0.1] = torch.nan
+    x[5, 10:70] = torch.nan
+    return {"x": x}
+
+
+def sensors_that_failed(x):
+    x[:, :, 1], x[3], x[4, :, 0] = torch.nan, torch.nan, torch.nan
+    return {"x": x}
+
+
+def lengths(x):
+    return {"x": x, "lengths": torch.randint(8, x.shape[1], (len(x),))}
+
+
+def unequal(x):
+    return {"x": [one[: 8 + 30 * (i // 16)] for i, one in enumerate(x)]}
+
+
+def long(x):
+    return gaps(x.repeat(1, 2, 1))
+
+
+@pytest.mark.parametrize("kind", [whole, gaps, sensors_that_failed, lengths, unequal, long])
+def test_one_series_at_a_time_or_64_is_the_same_to_a_millionth(kind, monkeypatch):
+    if kind is long:
+        monkeypatch.setattr("progmem.model.pmt.SAMPLES_AT_ONCE", 150)
+        monkeypatch.setattr("progmem.model.pmt.SHORTEST_CHUNK", 60)  # of 64 series; of one 150
+    model = progmem.PMT(progmem.ModelConfig(channels=3, size="tiny"))
+    given = kind(torch.randn(64, 100, 3))
+    together = model.encode(**given, batch_size=64)
+    assert_equal_rows(model.encode(**given, batch_size=1), together, 1e-6)
+    assert all(t.isfinite().all() for t in floats(together).values())
+
+
 def test_lengths_are_given_by_name(encoder):
     x, lengths = torch.randn(2, 61, 2), torch.tensor([61, 40])
     with pytest.raises(TypeError, match="positional"):
@@ -83,10 +146,17 @@ def test_a_series_that_is_all_missing_is_finite_and_masked(encoder):
     z = encoder.encode(torch.full((1, 61, 2), torch.nan))
     assert all(t.isfinite().all() for t in floats(z).values())
     assert not z.token_mask.any() and not z.tokens.any()
-    if z.memory is not None:  # every window passes the reset state on
+    if z.memory is not None:  # every window passes the first state on
         assert not z.window_mask.any()
-        reset = encoder.pma_blocks[-1].slots.reset
-        assert torch.equal(z.memory[0], reset.expand_as(z.memory[0]))
+        assert torch.equal(z.memory[0], encoder.stack.state.expand_as(z.memory[0]))
+
+
+def test_every_window_of_a_missing_series_passes_the_reset_state_on():
+    model = make_model(6, 3, 2)
+    z = model.encode(torch.full((1, 61, 2), torch.nan))
+    assert not z.window_mask.any()
+    reset = model.pma_blocks[-1].slots.reset
+    assert torch.equal(z.memory[0], reset.expand_as(z.memory[0]))
 
 
 def test_a_missing_window_passes_its_carry_on():
@@ -154,8 +224,7 @@ def test_values_that_overflow_the_model_are_reported_not_returned(encoder):
 
 
 def test_full_attention_does_not_see_missing_tokens_and_knows_their_order():
-    cfg = progmem.ModelConfig(channels=2, size="tiny", patch=4, patch_stride=4)
-    model = VanillaTransformer(cfg).double()
+    model = make_encoder("vanilla", channels=2, size="tiny", patch=4, patch_stride=4).double()
     x = torch.randn(1, 60, 2).double()
     short = model.encode(x[:, :40])
     assert not torch.allclose(model.encode(x[:, :40].flip(1)).sequence, short.sequence)

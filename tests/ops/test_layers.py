@@ -8,7 +8,7 @@ from kernel_setup import DEVICE, QUIET, assert_equal_forms, drawn, in_both_forms
 from progmem.model.block import TokenGate
 from progmem.ops import layers
 from progmem.ops.layers import FeedForwardWeights, NormWeights
-from progmem.training.pretrain import ProjectionHead
+from progmem.training.pmt import ProjectionHead
 
 pytest.importorskip("triton")
 

@@ -9,7 +9,7 @@ import torch
 from probe_setup import noise, small
 
 import progmem
-from progmem.baselines.vanilla import VanillaTransformer
+from progmem.baselines import build
 from progmem.cli import main
 from progmem.config import read_config
 from progmem.encoding import Encoding
@@ -159,8 +159,12 @@ def short():
 @pytest.mark.parametrize(
     "encoder, x, message",
     [
-        (lambda: progmem.PMT(small(slots=0)), noise(), "this PMT has none; a PMT needs model.slot"),
-        (lambda: VanillaTransformer(small()), noise(), "this VanillaTransformer has none"),
+        (
+            lambda: progmem.PMT(small(slots=0)),
+            noise(),
+            "the encoder pmt has none; a PMT needs model.slot",
+        ),
+        (lambda: build("vanilla", small()), noise(), "the encoder vanilla has none"),
         (lambda: progmem.PMT(small(normalise="series")), noise(), "by its own statistics"),
         (lambda: progmem.PMT(small(window=60, stride=60)), noise(), "do not fit before the final"),
         (lambda: progmem.PMT(small()), noise(4), "5 recordings or more, got 4"),

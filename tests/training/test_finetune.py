@@ -65,7 +65,7 @@ def test_the_first_loss_is_that_of_a_coin_and_others_are_worked_by_hand():
 
 @pytest.mark.parametrize("encoder", ["pmt", "vanilla"])
 def test_what_can_be_told_apart_is_learnt(tmp_path, encoder):
-    cfg = config(f"finetune.encoder={encoder}", "train.epochs=12", "train.lr=2e-3")
+    cfg = config(f"encoder.name={encoder}", "train.epochs=12", "train.lr=2e-3")
     classifier, result = finetune(made(), tmp_path / "run", cfg, log=None)
     assert result["rows"][0]["scores"] == {"accuracy": 1.0, "macro_f1": 1.0, "weighted_f1": 1.0}
     assert classifier.predict(made().test).tolist() == ["slow", "fast"] * 10

@@ -7,7 +7,8 @@ from training_setup import made_recordings, run, small_config, weights
 from progmem.data.windows import TrainingWindows
 from progmem.model.pmt import PMT
 from progmem.training.grad_cache import backward_in_parts
-from progmem.training.pretrain import Learner, PretrainTask, model_for
+from progmem.training.pmt import Learner, PretrainTask
+from progmem.training.pretrain import model_for
 from progmem.training.trainer import compute_loss
 
 

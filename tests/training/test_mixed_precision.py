@@ -5,8 +5,7 @@ import torch
 from model_setup import gradients, make_model, weighted_sum
 from torch.func import functional_call
 
-from progmem.baselines.vanilla import VanillaTransformer
-from progmem.model.pmt import PMT
+from progmem.baselines import build
 from progmem.training import distributed
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import call_with_cast_weights, cast_weights
@@ -28,9 +27,9 @@ def test_weights_cast_once_give_the_values_and_gradients_of_weights_cast_at_ever
             assert error < 0.05, name
 
 
-@pytest.mark.parametrize("kind", [PMT, VanillaTransformer])
+@pytest.mark.parametrize("kind", ["pmt", "vanilla"])
 def test_a_classifier_casts_its_weights_once_and_only_under_autocast(kind, monkeypatch):
-    encoder = kind(make_model(6, 3, 2).cfg)
+    encoder = build(kind, make_model(6, 3, 2).cfg)
     classifier = SequenceClassifier(encoder, ("a", "b"), only_head=False)
     torch.nn.init.normal_(classifier.head.weight)
     calls = []

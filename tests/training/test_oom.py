@@ -15,7 +15,7 @@ from progmem.errors import ConfigError, TrainingError
 from progmem.training import finetune
 from progmem.training.finetune import FinetuneTask
 from progmem.training.out_of_memory import PartsBySteps, explain_oom, explain_shortage
-from progmem.training.pretrain import PretrainTask
+from progmem.training.pmt import PretrainTask
 from progmem.training.run_folder import write_noted
 from progmem.training.trainer import Update
 

@@ -17,18 +17,19 @@ from progmem.data.windows import TrainingWindows
 from progmem.errors import TrainingError
 from progmem.ops import cuda_graphs
 from progmem.series import ChannelStats
-from progmem.training import finetune, pretrain, trainer
+from progmem.training import finetune, pmt, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.distributed import make_fabric
 from progmem.training.out_of_memory import PartsBySteps
-from progmem.training.pretrain import Learner, initial_model, model_for
+from progmem.training.pmt import Learner
+from progmem.training.pretrain import initial_model, model_for
 from progmem.training.trainer import freeze_unreached, learning_rate, parameter_groups
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
-    total = pretrain.total_loss
+    total = pmt.total_loss
 
     def poisoned(*arguments, **settings):
         loss, parts = total(*arguments, **settings)
@@ -39,7 +40,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
         return loss, parts
 
     calls = []
-    monkeypatch.setattr(pretrain, "total_loss", poisoned)
+    monkeypatch.setattr(pmt, "total_loss", poisoned)
     rows = r"of its 8 rows .* has the largest loss \(the rest: .*, .*, .* and 4 more\)"
     told = f"step 8: pcl is not a finite number; {rows}; the last good checkpoint is kept"
     with pytest.raises(TrainingError, match=told):
@@ -48,13 +49,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_by_name(tmp_path, monkeypatch):
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
-    total = pretrain.total_loss
+    total = pmt.total_loss
 
     def poisoned(*arguments, **settings):
         loss, parts = total(*arguments, **settings)
         return loss + (0 * loss).clamp(min=0).sqrt(), parts  # 0, but with a slope of 0 * inf
 
-    monkeypatch.setattr(pretrain, "total_loss", poisoned)
+    monkeypatch.setattr(pmt, "total_loss", poisoned)
     with pytest.raises(TrainingError, match="step 1: gradient is not a finite number"):
         run(tmp_path / "run")
 
@@ -64,7 +65,7 @@ def test_a_gradient_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
 def test_the_recording_that_a_step_failed_by_is_named(tmp_path, monkeypatch, views, does):
     recordings = made_recordings()
     recordings[7] = recordings[7]._replace(name="a\nname", values=recordings[7].values * 1e12)
-    total, forward = pretrain.total_loss, Learner.forward
+    total, forward = pmt.total_loss, Learner.forward
 
     def poisoned(*arguments, **settings):
         loss, parts = total(*arguments, **settings)
@@ -78,7 +79,7 @@ def test_the_recording_that_a_step_failed_by_is_named(tmp_path, monkeypatch, vie
     if does == "gives others":
         monkeypatch.setattr(Learner, "forward", overflowing)
     else:
-        monkeypatch.setattr(pretrain, "total_loss", poisoned)
+        monkeypatch.setattr(pmt, "total_loss", poisoned)
     cfg = small_config(views, "model.normalise=none", "train.batch_size=50")
     told = rf"step 1: .* of its 24 rows a\\nname {does} \(the rest: "
     with pytest.raises(TrainingError, match=told):
@@ -250,7 +251,7 @@ def test_a_replayed_update_gives_what_a_plain_one_gives(replays):
 
 
 def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(replays, monkeypatch):
-    made, total = small_trainer(replayed=True), pretrain.total_loss
+    made, total = small_trainer(replayed=True), pmt.total_loss
     for number in range(2):
         made.step(number)
     before = {name: t.clone() for name, t in made.task.learner.state_dict().items()}
@@ -259,7 +260,7 @@ def test_a_replayed_update_that_is_not_finite_leaves_the_weights_and_is_named(re
         loss, parts = total(*arguments, **settings)
         return loss * math.nan, parts
 
-    monkeypatch.setattr(pretrain, "total_loss", poisoned)
+    monkeypatch.setattr(pmt, "total_loss", poisoned)
     replays.clear()
     metrics = made.step(0)  # the one that was captured: its shape is the right one
     assert len(replays) == 1
@@ -326,13 +327,13 @@ def test_moments_that_are_half_made_when_memory_ends_are_made_anew(replays):
 def test_a_small_step_has_one_thread_and_the_others_come_back(
     tmp_path, monkeypatch, small_step, during
 ):
-    total, seen = pretrain.total_loss, []
+    total, seen = pmt.total_loss, []
 
     def watched(*arguments, **settings):
         seen.append(torch.get_num_threads())
         return total(*arguments, **settings)
 
-    monkeypatch.setattr(pretrain, "total_loss", watched)
+    monkeypatch.setattr(pmt, "total_loss", watched)
     monkeypatch.setattr(trainer, "SMALL_STEP", small_step)
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -3,7 +3,7 @@
 Shapes: B series, L samples, C channels, K tokens, D width, H heads, d = D / H.
 """
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.geometry import count_tokens, token_spans
-from progmem.model.encode import blank_encoding, encode_rows, eval_mode, moments_for, write
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
-from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
+from progmem.series import check_tensor
 
 
 class VanillaTransformer(nn.Module):
@@ -24,7 +23,6 @@ class VanillaTransformer(nn.Module):
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.stats = ChannelStats(cfg.channels)
         self.tokenizer = Tokenizer(cfg)
         self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
         self.layers = nn.ModuleList(AttentionLayer(cfg.dim, cfg.dropout) for _ in range(cfg.blocks))
@@ -36,7 +34,6 @@ class VanillaTransformer(nn.Module):
         """Encode normalised series (B, L, C), as `PMT.forward` does."""
         check_tensor(x, self.cfg)
         B, L, _ = x.shape
-        K = count_tokens(self.cfg, L)
         tokens, valid = self.tokenizer(x, mask, lengths)
         rows = torch.cat([self.cls.expand(B, 1, -1), tokens], dim=1)  # (B, 1+K, D)
         seen = None
@@ -52,7 +49,7 @@ class VanillaTransformer(nn.Module):
             eos=None,
             token_mask=valid,
             window_mask=None,
-            token_spans=token_spans(self.cfg, 0, K),
+            token_spans=self.token_spans(L),
             window_spans=None,
         )
 
@@ -64,16 +61,6 @@ class VanillaTransformer(nn.Module):
         del q, k, v, qkv
         return layer.attention_output(rows, attended)
 
-    @torch.no_grad()
-    def encode(self, x: Any, *, lengths: Any = None, batch_size: int = 64) -> Encoding:
-        """Encode series as they are, as `PMT.encode` does."""
-        series = Series(x, lengths, self.cfg)
-        check_count("batch_size", batch_size)
-        like = self.tokenizer.conv.weight
-        out = blank_encoding(self.cfg, series, like=like, memory=None, windows=False)
-        with eval_mode(self):
-            for rows in series.batches(batch_size):
-                moments = moments_for(self.cfg, self.stats, series, rows)
-                write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))
-        check_finite(out.sequence, series.names)
-        return out
+    def token_spans(self, length: int) -> Tensor:
+        """Samples [from, to) of each token of a series of ``length`` samples, (K, 2)."""
+        return token_spans(self.cfg, 0, count_tokens(self.cfg, length))

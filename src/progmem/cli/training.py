@@ -1,6 +1,7 @@
 """``progmem pretrain`` and ``progmem finetune``."""
 
 from argparse import ArgumentParser, Namespace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,15 @@ def _require_data_and_out(args: Namespace) -> None:
 def _print_settings(settings: dict[str, Any]) -> None:
     from progmem.config import ModelConfig, names
 
-    model = {name: settings["model"].get(name) for name in names(ModelConfig)}
-    print("# null in model: follows from the data, or is the default of model.size")
-    print(yaml.safe_dump({**settings, "model": model}, sort_keys=False), end="")
+    if "model" in settings:
+        model = {name: settings["model"].get(name) for name in names(ModelConfig)}
+        settings = {**settings, "model": model}
+        print("# null in model: follows from the data, or is the default of model.size")
+    else:
+        from progmem.baselines import method_of
+
+        chosen = settings["encoder"]
+        own = {field.name: field.default for field in fields(method_of(chosen["name"]).config)}
+        settings = {**settings, "encoder": {"name": chosen["name"], **own, **chosen}}
+        print("# null in encoder: follows from the data")
+    print(yaml.safe_dump(settings, sort_keys=False), end="")

@@ -3,7 +3,7 @@
 Shapes: T samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,31 @@ class Calendar(NamedTuple):
     def moved(self, samples: int) -> "Calendar":
         """That of what begins so many samples later."""
         return self._replace(start=self.at(np.array([samples]))[0]) if samples else self
+
+    def to_note(self) -> dict[str, Any]:
+        """This as json takes it."""
+        import pandas as pd
+
+        step: Any = self.step
+        if isinstance(step, pd.Timedelta):
+            step = {"time": str(step)}
+        elif isinstance(step, pd.DateOffset):
+            step = {"months": step.kwds["months"]}
+        zone = None if self.start.tz is None else str(self.start.tz)
+        return {"start": self.start.isoformat(), "zone": zone, "step": step}
+
+    @classmethod
+    def of_note(cls, note: Mapping[str, Any]) -> "Calendar":
+        """What `to_note` was made of."""
+        import pandas as pd
+
+        start, step = pd.Timestamp(note["start"]), note["step"]
+        if note["zone"] is not None:
+            start = start.tz_convert(note["zone"])
+        if isinstance(step, dict):
+            months = step.get("months")
+            step = pd.Timedelta(step["time"]) if months is None else pd.DateOffset(months=months)
+        return cls(start, step)
 
     @property
     def rate(self) -> float | None:

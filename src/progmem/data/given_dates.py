@@ -24,6 +24,7 @@ class DatedSeries(NamedTuple):
 
     x: Any
     calendars: tuple[Calendar | None, ...] | None  # of each series; None: no dates were given
+    names: list[str] | None = None  # of recordings
 
 
 def with_dates(x: Any, dates: Any, info: ChannelInfo, channels: int) -> DatedSeries:
@@ -45,7 +46,7 @@ def with_dates(x: Any, dates: Any, info: ChannelInfo, channels: int) -> DatedSer
         check_order("the model", info.columns[len(COVARIATES) if bare else 0 :], x)
         if bare and all(calendar is not None for calendar in calendars):
             x = x.with_covariates()
-        return DatedSeries(x.values, calendars)
+        return DatedSeries(x.values, calendars, x.names)
     if dates is None:
         return DatedSeries(x, None)
     several = isinstance(x, list | tuple)

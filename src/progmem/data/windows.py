@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.config import DataConfig, ModelConfig
+from progmem.config import DataConfig, EncoderConfig
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.names import printable
@@ -143,7 +143,7 @@ class TrainingWindows:
         spans = zip(self.source[rows].tolist(), starts, ends, strict=True)
         return [self.recordings[i].values[start:end] for i, start, end in spans]
 
-    def fetch(self, rows: Tensor, cfg: ModelConfig, stats: ChannelStats, like: Tensor) -> Batch:
+    def fetch(self, rows: Tensor, cfg: EncoderConfig, stats: ChannelStats, like: Tensor) -> Batch:
         """The windows ``rows`` (B,), padded to the longest, normalised as the model does."""
         sources, starts = self.source[rows].tolist(), self.offset[rows].tolist()
         places = zip(sources, starts, strict=True)
@@ -162,7 +162,7 @@ class DeviceCache:
     """All windows of a run on the device, as `TrainingWindows.fetch` would return them."""
 
     def __init__(
-        self, rows: TrainingWindows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
+        self, rows: TrainingWindows, cfg: EncoderConfig, stats: ChannelStats, like: Tensor
     ) -> None:
         shape = (len(rows), int(rows.length.max()), rows.channels)
         self.length = rows.length
@@ -183,7 +183,7 @@ class DeviceCache:
 
 
 def fetch_from(
-    rows: TrainingWindows, cfg: ModelConfig, stats: ChannelStats, like: Tensor
+    rows: TrainingWindows, cfg: EncoderConfig, stats: ChannelStats, like: Tensor
 ) -> Callable[[Tensor], Batch]:
     """A function that returns the windows of a batch, from a device cache where they fit."""
     if fits_on_device(rows, like):

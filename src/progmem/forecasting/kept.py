@@ -13,7 +13,6 @@ from progmem.files import check_output, read_whole, unfinished
 from progmem.forecasting.ridges import GAPS, Column
 from progmem.forecasting.series import Fitted, FittedSeries
 from progmem.model import saving
-from progmem.model.pmt import PMT
 from progmem.probes.forecast import Ridge, device_of
 from progmem.probes.own_data import fingerprint
 
@@ -38,8 +37,8 @@ def save(forecaster: "PMTForecaster", path: Path) -> None:
         with unfinished(path) as new:
             new.mkdir()
             if forecaster.owns_encoder:
-                assert isinstance(forecaster.encoder, PMT)
-                forecaster.encoder.save(new / "model")
+                own: Any = forecaster.encoder  # a PMT
+                own.save(new / "model")
             for name, kept in files.items():
                 _write(forecaster, name, new / kept)
     else:

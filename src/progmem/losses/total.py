@@ -98,7 +98,10 @@ def total_loss(
     parts: dict[str, Tensor] = {}
     both = _concatenate(views)
     if cfg.icl:
-        parts |= _icl(both, negatives, group, cfg)
+        sequence, tau = _require(both.sequence), cfg.icl_temperature
+        parts["icl"], parts["icl_gap"] = nt_xent(
+            sequence, negatives.overlap, group, temperature=tau
+        )
     windows = _match(both.window_time, both.window_mask, model.stride * model.patch_stride)
     if cfg.pcl:
         parts |= _pcl(both, windows, negatives, group, pcl_temperature)
@@ -136,21 +139,25 @@ def _means(anchors: Tensor, sums: list[Tensor], group: Group) -> tuple[Tensor, .
     return (totals[1:] / everywhere).mean(1).unbind(0)
 
 
-def _icl(
-    both: Embedded, negatives: StepNegatives, group: Group, cfg: LossConfig
-) -> dict[str, Tensor]:
-    own = F.normalize(_require(both.sequence), dim=-1)  # (2b, d)
+def nt_xent(
+    sequence: Tensor, overlap: Tensor, group: Group, *, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """ICL of projected vectors (2b, d) of both views, averaged over both directions; and its gap.
+
+    Rows that share samples, which ``overlap`` (B, B) tells, are no negatives of each other.
+    """
+    own = F.normalize(sequence, dim=-1)
     keys = _gather_views(own, group).flatten(0, 1)  # (2B, d)
     B = len(keys) // 2
     row = torch.arange(B, device=keys.device)[group.rows]
     positive = torch.cat([row + B, row])
-    mask = ~negatives.overlap[group.rows].repeat(2, 2)  # (2b, 2B)
+    mask = ~overlap[group.rows].repeat(2, 2)  # (2b, 2B)
     mask = mask.scatter(1, positive[:, None], True)
     total, anchors, gaps = icl_loss(
-        own, keys, positive=positive, mask=mask, temperature=cfg.icl_temperature
+        own, keys, positive=positive, mask=mask, temperature=temperature
     )
     loss, gap = torch.stack([total, gaps]) / group.total(anchors).clamp(min=1)
-    return {"icl": loss, "icl_gap": gap}
+    return loss, gap
 
 
 def _pcl(

@@ -9,12 +9,13 @@ Shapes: B series, K tokens, N windows, n slots, D width, H heads, d = D / H.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from progmem.config import ModelConfig
+from progmem.config import EncoderConfig, ModelConfig
 from progmem.encoding import Encoding
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.model.layers import AttentionLayer
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def blank_encoding(
-    cfg: ModelConfig, series: Series, *, like: Tensor, memory: Tensor | None, windows: bool = True
+    cfg: ModelConfig, series: Series, *, like: Tensor, memory: Tensor | None
 ) -> Encoding:
     """Zeros for the encoding of ``series`` with the dtypes of tokens ``like`` and ``memory``."""
     B, K = len(series), count_tokens(cfg, max(series.lengths))
@@ -43,25 +44,36 @@ def blank_encoding(
         sequence=zeros(B, cfg.dim, dtype=like.dtype),
         eos=None if memory is None else zeros(B, cfg.dim, dtype=memory.dtype),
         token_mask=zeros(B, K, dtype=torch.bool),
-        window_mask=zeros(B, N, dtype=torch.bool) if windows else None,
+        window_mask=zeros(B, N, dtype=torch.bool),
         token_spans=token_spans(cfg, 0, K),
-        window_spans=window_spans(cfg, 0, N, tokens=K) if windows else None,
+        window_spans=window_spans(cfg, 0, N, tokens=K),
     )
 
 
-def consecutive(lengths: Sequence[int], most: int) -> Iterator[range]:
+def consecutive(
+    lengths: Sequence[int], most: int, *, most_rows: int | None = None
+) -> Iterator[range]:
     """Batches of consecutive series with at most ``most`` padded samples, or of one long series."""
     first = longest = 0
     for i, length in enumerate(lengths):
         longest = max(longest, length)
-        if i > first and (i + 1 - first) * longest > most:
+        full = (i + 1 - first) * longest > most or i - first == most_rows
+        if i > first and full:
             yield range(first, i)
             first, longest = i, length
     yield range(first, len(lengths))
 
 
+def equal_neighbours(lengths: Sequence[int], samples: int, most: int) -> Iterator[Sequence[int]]:
+    """Batches of neighbours of equal length, in order, at most so many and of so many samples."""
+    for length, group in groupby(range(len(lengths)), key=lengths.__getitem__):
+        rows, size = list(group), max(1, min(most, samples // length))
+        for first in range(0, len(rows), size):
+            yield rows[first : first + size]
+
+
 def moments_for(
-    cfg: ModelConfig, stats: ChannelStats, series: Series, rows: Sequence[int]
+    cfg: EncoderConfig, stats: ChannelStats, series: Series, rows: Sequence[int]
 ) -> Moments:
     """Mean and scale that these series are normalised by, according to the model's config."""
     return series.own_moments(rows) if cfg.normalise == "series" else stats.moments

@@ -82,9 +82,11 @@ def export(model: "PMT", path: Path) -> None:
 
 def export_file(folder: Path, path: Path, *, log: Callable[[str], None] | None = print) -> None:
     """What ``progmem export`` does: the model of ``folder`` as the file ``path``."""
-    model, log = load(folder), log or (lambda text: None)
+    from progmem.model.pmt import only_pmt
+
+    model, log = only_pmt(load(folder), "an export"), log or (lambda text: None)
     log("writing it, and comparing what it gives with what the model gives ...")
-    export(model, path)
+    model.export(path)
     more = "torch.export.load(FILE).module(check_guards=False)"
     with_what = {".onnx": "onnxruntime.InferenceSession(FILE)", ".pt2": more}[path.suffix]
     log(f"written: {path}, its outputs within {CLOSE:g} of the model's; next: {with_what}")

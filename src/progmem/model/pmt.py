@@ -12,10 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem import config
 from progmem.config import ModelConfig
 from progmem.data.given_dates import with_dates
 from progmem.data.recordings import ChannelInfo
 from progmem.encoding import Encoding
+from progmem.errors import InputError
 from progmem.features import FeatureStatsBuffers
 from progmem.geometry import (
     count_tokens,
@@ -25,6 +27,7 @@ from progmem.geometry import (
     window_masks,
     window_spans,
 )
+from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.model.block import PMABlock
 from progmem.model.encode import (
@@ -61,6 +64,8 @@ class PMT(nn.Module):
         >>> model(torch.randn(2, 200, 3)).sequence.requires_grad
         True
     """
+
+    name = config.PMT  # among the encoders
 
     def __init__(self, cfg: ModelConfig) -> None:
         super().__init__()
@@ -130,6 +135,10 @@ class PMT(nn.Module):
         assert self.predictor is not None, "this model was not trained to predict hidden samples"
         return self.predictor(tokens).unflatten(2, (self.cfg.channels, self.cfg.patch))
 
+    def token_spans(self, length: int) -> Tensor:
+        """Samples [from, to) of each token of a series of ``length`` samples, (K, 2)."""
+        return token_spans(self.cfg, 0, count_tokens(self.cfg, length))
+
     def first_memory(self) -> Tensor | None:
         """M_{w,0} = M_r, the same for every window: (1, 1, n, D)."""
         slots = self.pma_blocks[0].slots
@@ -163,8 +172,9 @@ class PMT(nn.Module):
                 needed for the result and one chunk. None: whole series up to 65,536 samples, on a
                 GPU up to 131,072 tokens.
         """
-        x, calendars = with_dates(x, dates, self.info, self.cfg.channels)
-        series = Series(x, lengths, self.cfg, columns=self.info.columns)
+        x, calendars, names = with_dates(x, dates, self.info, self.cfg.channels)
+        series = Series(x, lengths, self.cfg, names, columns=self.info.columns)
+        tell_of_missing(series.arrays, series.names, self.info.columns, lengths=series.lengths)
         like = self.tokenizer.conv.weight
         batches, chunk = self._batches(series, batch_size, chunk)
         sizes = Counter((len(rows), max(series.lengths[row] for row in rows)) for rows in batches)
@@ -200,6 +210,10 @@ class PMT(nn.Module):
             most = fit if batch_size is None and cuda_graphs.on_gpu(like) else min(most, fit)
         return list(series.batches(most, equal_lengths=chunk is not None)), chunk
 
+    def untrained(self) -> "PMT":
+        """Another of the same config, freshly drawn."""
+        return PMT(self.cfg)
+
     def export(self, path: str | Path) -> None:
         """Write `encode` as a file for other software: .onnx, or .pt2 for `torch.export.load`.
 
@@ -214,6 +228,16 @@ class PMT(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write weights and config under a checksum; `progmem.load` reads them back."""
         saving.save(self, Path(folder))
+
+
+def only_pmt(model: Any, what: str) -> PMT:
+    """The model, if it is a PMT: ``what`` needs one."""
+    if not isinstance(model, PMT):
+        name = getattr(model, "name", type(model).__name__)
+        raise InputError(
+            f"{what} needs a PMT, and this is {name}; other encoders take whole series, by encode"
+        )
+    return model
 
 
 def samples_at_once(like: Tensor, cfg: ModelConfig) -> int:

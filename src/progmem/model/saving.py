@@ -1,9 +1,10 @@
 """A model as a folder with one file in it, weights and config. Nothing in it can run code."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
 from safetensors.torch import save as save_tensors
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact
-from progmem.config import ModelConfig
+from progmem.config import PMT, ModelConfig
 from progmem.data.recordings import ChannelInfo
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
 from progmem.features import FeatureStats
@@ -19,14 +20,17 @@ from progmem.files import UNFINISHED
 from progmem.provenance import History, TrainedOn
 
 if TYPE_CHECKING:
-    from progmem.model.pmt import PMT
+    from progmem.baselines.encoder import Baseline
+    from progmem.model import pmt
+
+AnyEncoder: TypeAlias = Union["pmt.PMT", "Baseline"]
 
 FILE = "model.safetensors"
 LAYER_TENSORS = 10  # that every layer has
 FEATURE_STATS = "feature_stats."  # in the names of their tensors
 
 
-def save(model: "PMT", folder: Path) -> str:
+def save(model: AnyEncoder, folder: Path) -> str:
     """Write ``model`` into ``folder``; one that was there before counts until this one is whole.
 
     The sha256 of what was written is returned.
@@ -36,7 +40,9 @@ def save(model: "PMT", folder: Path) -> str:
     if folder.exists() and not all(_is_ours(path.name) for path in folder.iterdir()):
         raise ModelFolderError(f"{folder} holds other files; save a model into a folder of its own")
     folder.mkdir(parents=True, exist_ok=True)
-    note: dict[str, Any] = {"config": model.cfg.to_dict()}
+    note: dict[str, Any] = {"config": settings_of(model)}
+    if model.name != PMT:  # models of earlier versions have no name
+        note["encoder"] = model.name
     if model.info != ChannelInfo():
         note["data"] = model.info._asdict()
     if model.history is not None:
@@ -81,7 +87,7 @@ def with_feature_stats(
     return {**tensors, **zeros}
 
 
-def saved_feature_stats(model: "PMT", folder: Path) -> FeatureStats | None:
+def saved_feature_stats(model: AnyEncoder, folder: Path) -> FeatureStats | None:
     """The feature statistics saved in ``folder`` beside the same weights as ``model``'s."""
     try:
         saved = build(artifact.read(folder / FILE, "model"), folder)
@@ -95,8 +101,8 @@ def gpu_or_cpu() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def load(folder: str | Path, *, device: str | torch.device = "cpu") -> "PMT":
-    """The model that ``PMT.save`` wrote, every byte checked.
+def load(folder: str | Path, *, device: str | torch.device = "cpu") -> AnyEncoder:
+    """The PMT, or other encoder, that its ``save`` wrote, every byte checked.
 
     On ``device``; "auto" is a GPU if there is one.
 
@@ -132,24 +138,44 @@ def read(folder: Path) -> Artifact:
     return found
 
 
-def build(found: Artifact, folder: Path) -> "PMT":
-    """The model of ``found``, which was read from ``folder``."""
-    from progmem.model.pmt import PMT
+def settings_of(model: Any) -> dict[str, Any]:
+    """The config of an encoder as its file keeps it."""
+    cfg = model.cfg
+    return dict(cfg.to_dict() if isinstance(cfg, ModelConfig) else asdict(cfg))
 
+
+def _maker(found: Artifact, unread: str) -> Callable[[], Any]:
+    """What makes an untrained encoder by the config of ``found``."""
+    values = artifact.noted(found.note, "config", dict, unread)
+    if "encoder" in found.note:
+        from progmem.baselines import build, settled  # they need the training, which loads slowly
+
+        name = artifact.noted(found.note, "encoder", str, unread)
+        other = settled(name, values)
+        return lambda: build(name, other)
+    from progmem.model import pmt
+
+    cfg = ModelConfig.from_dict(values)
+    layers = cfg.blocks + cfg.encoder_layers
+    if LAYER_TENSORS * layers > len(found.tensors):  # a small file builds no large model
+        raise ArtifactError(f"{unread}: it has fewer tensors than its config has layers")
+    return lambda: pmt.PMT(cfg)
+
+
+def build(found: Artifact, folder: Path) -> AnyEncoder:
+    """The encoder of ``found``, which was read from ``folder``."""
     unread, tensors = f"{folder} is not a model this version can read", found.tensors
     try:
-        cfg = ModelConfig.from_dict(artifact.noted(found.note, "config", dict, unread))
-        layers = cfg.blocks + cfg.encoder_layers
-        if LAYER_TENSORS * layers > len(tensors):  # a small file builds no large model
-            raise ArtifactError(f"{unread}: it has fewer tensors than its config has layers")
+        make = _maker(found, unread)
         with torch.random.fork_rng(devices=[]):  # loading draws nothing from the caller's numbers
             with torch.device("meta"):  # shapes alone, before anything is given memory
-                expected = PMT(cfg)
-            dtype = tensors.get("tokenizer.conv.weight", torch.empty(0)).dtype  # as all weights
+                expected = make()
+            first = next(name for name, _ in expected.named_parameters())
+            dtype = tensors.get(first, torch.empty(0)).dtype  # as all weights
             shapes = expected.to(dtype).state_dict()
             tensors = with_feature_stats(tensors, shapes)
             artifact.check_tensors(tensors, shapes, unread)
-            model = PMT(cfg).to(dtype)
+            model: AnyEncoder = make().to(dtype)
         model.load_state_dict(tensors)
         model.info, model.history = _read_info(found, unread), _read_history(found, unread)
     except ArtifactError as error:

@@ -25,7 +25,7 @@ from progmem.config import Amount
 from progmem.data.labels import amount_name, check_labels, draw_labels
 from progmem.data.sets import LabelledSet
 from progmem.encoding import Encoder
-from progmem.model.pmt import PMT
+from progmem.model.saving import AnyEncoder
 from progmem.pooling import POOLINGS, feature_stats_for, pool
 from progmem.probes import logistic
 from progmem.probes.logistic import fit_logistic
@@ -39,16 +39,16 @@ from progmem.provenance import (
 )
 
 
-def untrained_copy(model: PMT, seed: int = 0) -> PMT:
-    """A PMT like ``model`` with freshly drawn weights and the same channel statistics.
+def untrained_copy(model: AnyEncoder, seed: int = 0) -> AnyEncoder:
+    """An encoder like ``model`` with freshly drawn weights and the same channel statistics.
 
     It has no feature statistics: its tokens are others.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        copy = PMT(model.cfg)
+        copy = model.untrained()
     copy.stats.load_state_dict(model.stats.state_dict())
-    return copy.to(model.tokenizer.conv.weight.device).eval()
+    return copy.to(next(model.parameters()).device).eval()
 
 
 FIXED_C = {"linear": 0.01, "rbf": 10.0}

@@ -161,9 +161,10 @@ def eos_features(encoder: Encoder, x: np.ndarray, advance: Advance | None = None
     found = []
     for z, some in encode_batches(encoder, x):
         if z.eos is None:
+            name = getattr(encoder, "name", type(encoder).__name__)
             raise InputError(
-                f"cue retention reads an end-of-sequence state, and this {type(encoder).__name__} "
-                "has none; a PMT needs model.slots of 1 or more"
+                f"cue retention reads an end-of-sequence state, and the encoder {name} has none; "
+                "a PMT needs model.slots of 1 or more"
             )
         found.append(z.eos.float().cpu().numpy())
         if advance is not None:

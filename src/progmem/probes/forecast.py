@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from progmem.data.forecast_sets import HORIZONS, ForecastData
 from progmem.encoding import Encoder
 from progmem.errors import InputError
+from progmem.missing import already_told
 from progmem.progress import Advance, Log, progress
 from progmem.series import check_count
 
@@ -155,7 +156,8 @@ def sliding_features(
     values, observed = [], []
     for part in _chunks(origins, MAX_SAMPLES // (padding + 1)):
         instance, time = (torch.from_numpy(index).to(device) for index in part)
-        z = encoder.encode(view[instance, time])  # of windows (b, P+1, C)
+        with already_told():
+            z = encoder.encode(view[instance, time])  # of windows (b, P+1, C)
         end = int(z.token_spans[-1, 1])
         if end != padding + 1:
             raise InputError(

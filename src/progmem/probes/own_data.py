@@ -17,7 +17,6 @@ from progmem.data.labels import check_labels, drop_missing_labels
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
 from progmem.features import FeatureStats
-from progmem.model.pmt import PMT
 from progmem.model.saving import weights_sha256
 from progmem.pooling import POOLINGS, check_observed, feature_stats_for, pool
 from progmem.probes.classify import untrained_copy
@@ -237,8 +236,8 @@ def compare_on_labels(
     if folds is None:
         unit = "label" if recordings is None else "recording"
         return Comparison({}, {}, 0, f"the {unit}s of a class are too few to be split")
-    assert isinstance(probe.encoder, PMT)
-    untrained = LabelProbe(untrained_copy(probe.encoder), pooling=probe.pooling)
+    encoder: Any = probe.encoder  # a PMT or a baseline: others are compared by their users
+    untrained = LabelProbe(untrained_copy(encoder), pooling=probe.pooling)
     if log is not None:
         log("comparing with the untrained encoder, raw values and MiniRocket ...")
     features = {"trained": probe.features[chosen], "untrained": untrained.fit(x, y).features}

@@ -13,8 +13,7 @@ from progmem.errors import InputError
 from progmem.files import check_output, unfinished
 from progmem.forecaster import PMTForecaster
 from progmem.forecasting import kept
-from progmem.model.pmt import PMT
-from progmem.model.saving import load
+from progmem.model.saving import AnyEncoder, load
 from progmem.names import to_cell
 from progmem.progress import Log
 from progmem.provenance import digests, history_of, seen_in
@@ -142,7 +141,7 @@ def _check_kept(keeps: Path) -> None:
         kept.check_folder(keeps)
 
 
-def _check_columns(table: "pd.DataFrame", source: str, run: Path, model: PMT) -> None:
+def _check_columns(table: "pd.DataFrame", source: str, run: Path, model: AnyEncoder) -> None:
     """Refuse a table whose columns a model would take for others, or for the calendar."""
     trained, columns = columns_before(run), tuple(map(str, table.columns))
     calendar = has_calendar(trained)

@@ -21,8 +21,8 @@ from progmem.data.reader import read_with
 from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
 from progmem.files import check_output, unfinished
-from progmem.model.pmt import PMT
-from progmem.model.saving import load, weights_sha256
+from progmem.missing import tell_of_missing
+from progmem.model.saving import AnyEncoder, load, weights_sha256
 from progmem.names import to_cell
 from progmem.probes.own_data import POOLING, LabelProbe, Prediction, compare_on_labels
 from progmem.progress import Log
@@ -79,6 +79,8 @@ def classify_files(
     if predict is not None:
         targets = read_as_trained(predict, run, options, encoder.info, log=log)
     names = [r.name for r in targets]
+    if predict is not None or told is not None:  # the training told of what it has read
+        tell_of_missing([r.values for r in targets], names, columns_of(targets))
     Series([r.values for r in targets], None, encoder.cfg, names)  # refused before it is fitted
     if probe is not None:
         assert out is not None
@@ -180,7 +182,7 @@ def _pretrained(
 
 
 def _apply(
-    probe: Path, recordings: Sequence[Recording], folder: Path, model: PMT, log: Log | None
+    probe: Path, recordings: Sequence[Recording], folder: Path, model: AnyEncoder, log: Log | None
 ) -> Prediction:
     """What a kept probe, or the classifier of a finetuned run, says of recordings."""
     series = [r.values for r in recordings]

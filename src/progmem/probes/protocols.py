@@ -12,7 +12,7 @@ from progmem.config import Amount
 from progmem.data.datasets import load_labelled
 from progmem.data.forecast_sets import HORIZONS, forecast_set
 from progmem.files import check_result_file
-from progmem.model.saving import gpu_or_cpu, load
+from progmem.model.saving import gpu_or_cpu, load, settings_of
 from progmem.probes import cue
 from progmem.probes.classify import (
     LABEL_SHARES,
@@ -149,7 +149,7 @@ class ModelPair:
         self.model = load(folder, device=self._device)
         self.model.history = history_in(run, self.model)
         source = read_source(run)
-        self._config = {"model": self.model.cfg.to_dict(), "source": source, "run": settings}
+        self._config = {"model": settings_of(self.model), "source": source, "run": settings}
         untrained = untrained_copy(self.model, self._seeds[0] if self._seeds else 0)
         self.encoders = (("trained", self.model), ("untrained", untrained))
 

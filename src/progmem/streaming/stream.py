@@ -20,8 +20,9 @@ from progmem.errors import ArtifactError, InputError
 from progmem.features import FeatureSummary
 from progmem.files import check_output
 from progmem.geometry import token_spans, window_spans
+from progmem.missing import Watch
 from progmem.model.encode import eval_mode
-from progmem.model.pmt import PMT
+from progmem.model.pmt import PMT, only_pmt
 from progmem.ops.cuda_graphs import graphed
 from progmem.ops.neighbourhood_attention import no_keys
 from progmem.series import (
@@ -70,6 +71,7 @@ class Stream:
     def __init__(
         self, model: PMT, batch_size: int = 1, *, horizon: int = 4096, features: bool = False
     ) -> None:
+        only_pmt(model, "a stream")
         if model.cfg.normalise == "series":
             raise InputError(
                 "a stream cannot be normalised by statistics known only at its end "
@@ -84,10 +86,13 @@ class Stream:
                 "train it with this version, or leave out features=True"
             )
         self.model, self.batch_size, self.horizon = model, batch_size, horizon
+        cfg = model.cfg
         self.samples = 0  # so far
         self.tokens = 0  # given out
         self.windows = 0  # given out
         self.ended = False
+        window = cfg.patch + (cfg.window - 1) * cfg.patch_stride
+        self.watch = Watch(default_names(batch_size), model.info.columns, samples=window)
         with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
             self.backbone = BackboneStream(model, batch_size)
             encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
@@ -140,6 +145,7 @@ class Stream:
         else:
             levels = self.graphed_push.step(self, x, observed)
         check_finite(self.sequence, names)
+        self.watch.add(values, ended=ended)
         self.samples += x.shape[1]
         self.ended = ended
         encoding = self._encoding(levels)

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from progmem import artifact, legacy
-from progmem.baselines.vanilla import VanillaTransformer
 from progmem.errors import ArtifactError, ModelFolderError
 from progmem.model import saving
-from progmem.model.pmt import PMT
+from progmem.model.saving import AnyEncoder
 from progmem.pooling import check_observed, pool
 from progmem.provenance import NONE, pack, unpack
 from progmem.training.distributed import call_with_cast_weights
@@ -25,9 +24,7 @@ FILE = "head.safetensors"
 class SequenceClassifier(nn.Module):
     """Scores of the classes; ``only_head`` keeps the network as it is, in eval mode too."""
 
-    def __init__(
-        self, encoder: PMT | VanillaTransformer, classes: tuple[str, ...], *, only_head: bool
-    ) -> None:
+    def __init__(self, encoder: AnyEncoder, classes: tuple[str, ...], *, only_head: bool) -> None:
         super().__init__()
         self.encoder, self.classes, self.only_head = encoder, classes, only_head
         self.learnt = NONE  # digests of the series whose labels it learns
@@ -67,9 +64,7 @@ class SequenceClassifier(nn.Module):
         return np.array(self.classes)[self.scores(x).argmax(1)]
 
     def save(self, folder: Path) -> None:
-        """Write the network to model/ and the head beside it; a baseline has no model folder."""
-        if not isinstance(self.encoder, PMT):
-            return
+        """Write the network to model/ and the head beside it."""
         self.encoder.save(folder / "model")
         note = {
             "classes": list(self.classes), "encoder": saving.weights_sha256(self.encoder),

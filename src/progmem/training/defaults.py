@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from progmem.baselines import method_of
 from progmem.config import ModelConfig, RunConfig, given
 
 GEOMETRY = ("patch", "patch_stride")
@@ -30,21 +31,26 @@ DEFAULTS = {
 
 
 def fill_defaults(
-    cfg: RunConfig, length: int, *, device: str, begun: Mapping[str, Any]
+    cfg: RunConfig, length: int, *, device: str, begun: Mapping[str, Any], values: int = 0
 ) -> RunConfig:
     """``cfg`` with everything decided, for training rows of ``length`` samples on ``device``.
+
+    ``values`` of them are trained on, by which some methods choose how long.
 
     A run that was ``begun`` with settings keeps them, whichever device it goes on with.
     """
     model, train, default = dict(cfg.model), cfg.train, DEFAULTS[device]
-    lasting: dict[str, Any] = {"steps": default.steps}
+    method = method_of(cfg.encoder["name"])
+    steps = default.steps if method.steps is None else method.steps(values)
+    lasting: dict[str, Any] = {"steps": steps}
     batch_size: int = default.batch_size
     if begun:
         before, trained = (begun.get(section) or {} for section in ("model", "train"))
-        model = {name: before[name] for name in (*SHAPE, *GEOMETRY) if name in before} | model
+        if method.in_frame:
+            model = {name: before[name] for name in (*SHAPE, *GEOMETRY) if name in before} | model
         lasting = {name: trained.get(name) for name in ("epochs", "steps")}
         batch_size = trained.get("batch_size", batch_size)
-    else:
+    elif method.in_frame:
         model.setdefault("size", default.size)
         if not any(name in model for name in GEOMETRY):
             patch = ModelConfig.for_length(length, 1).patch

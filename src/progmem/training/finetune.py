@@ -5,6 +5,7 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, Y classes
 
 import hashlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +18,8 @@ from sklearn.metrics import f1_score
 from sklearn.utils.extmath import softmax
 from torch import Tensor, nn
 
-from progmem import provenance
-from progmem.baselines.vanilla import VanillaTransformer
-from progmem.config import FinetuneConfig, finetune_config
+from progmem import baselines, provenance
+from progmem.config import PMT, FinetuneConfig, finetune_config
 from progmem.data.labels import (
     LabelledRecordings,
     RowSplit,
@@ -33,8 +33,9 @@ from progmem.data.windows import TrainingWindows, check_finite, fetch_from
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
 from progmem.losses.total import Group
+from progmem.missing import tell_of_missing
 from progmem.model import saving
-from progmem.model.pmt import PMT
+from progmem.model.saving import AnyEncoder
 from progmem.pooling import check_observed
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import Comparison, Outcome
@@ -133,8 +134,10 @@ def finetune(
         learnt_before = _check_seen(encoder, data, digests, parts, allow=allow_seen_labels)
     if columns_of(data.recordings):
         encoder.info = ChannelInfo.of(data.recordings, options.missing)
-    names = [r.name for r in data.recordings]
-    Series([r.values for r in data.recordings], None, encoder.cfg, names)
+    names, values = [r.name for r in data.recordings], [r.values for r in data.recordings]
+    Series(values, None, encoder.cfg, names)
+    if is_first_process():
+        tell_of_missing(values, names, columns_of(data.recordings))
     if len(data.test):
         Series(list(data.test), None, encoder.cfg)
     check_observed([r.values for r in data.all_recordings()])
@@ -147,7 +150,7 @@ def finetune(
     with run_folder.locked(out):
         after = {} if pretrained is None else {"after": run_folder.trained_on(pretrained)}
         run_folder.settle_source(out, {**data.source, **after}, data.recordings)
-        config = {**cfg.to_dict(), "model": encoder.cfg.to_dict()}
+        config = {**cfg.to_dict(), **baselines.sections(encoder.name, encoder.cfg)}
         run_folder.settle_config(out, config, whole=finetune_config)
         classifier = _train(
             fabric, known, learnt, stats, encoder, data, digests, parts, out, cfg, log
@@ -177,32 +180,32 @@ def _first_encoder(
     rows: TrainingWindows,
     stats: ChannelStats,
     pretrained: Path | None,
-) -> PMT | VanillaTransformer:
+) -> AnyEncoder:
     """The network before the first step."""
+    given = cfg.run.encoder
     if pretrained is None:
-        model_cfg = model_for(rows, cfg.run)
-        if cfg.finetune.encoder == "pmt":
-            return initial_model(model_cfg, stats, cfg.run.train.seed)
-        torch.manual_seed(cfg.run.train.seed)
-        vanilla = VanillaTransformer(model_cfg)
-        if model_cfg.normalise == "channel":
-            vanilla.stats.load_state_dict(stats.state_dict())
-        return vanilla
-    if cfg.finetune.encoder != "pmt":
-        raise ConfigError("finetune.encoder=vanilla is trained from scratch: leave out --from")
+        seed, name = cfg.run.train.seed, given["name"]
+        model: AnyEncoder = initial_model(model_for(rows, cfg.run), stats, seed, name=name)
+        return model
     if not (pretrained / "model").is_dir():
         run = pretrained.parent
         hint = f"; did you mean {run}?" if (run / "model").is_dir() else ""
         raise ConfigError(f"--from must name the folder of a finished run, got {pretrained}{hint}")
     model = saving.load(pretrained / "model")
     model.history = run_folder.history_in(pretrained, model)
-    for name, value in cfg.run.model.items():
-        if getattr(model.cfg, name) != value:
+    has = {"encoder.name": model.name, **_flat(baselines.sections(model.name, model.cfg))}
+    asked = {"encoder": {k: v for k, v in given.items() if given["name"] != PMT}}
+    for name, value in _flat({**asked, "model": cfg.run.model}).items():
+        if has.get(name) != value:
             raise ConfigError(
-                f"model.{name} is {getattr(model.cfg, name)} in {pretrained} and cannot become "
-                f"{value}; leave it out, or train from scratch without --from"
+                f"{name} is {has.get(name)} in {pretrained} and cannot become {value}; "
+                "leave it out, or train from scratch without --from"
             )
     return model
+
+
+def _flat(nested: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {f"{s}.{k}": v for s, section in nested.items() for k, v in section.items()}
 
 
 def _check_seen(
@@ -230,7 +233,7 @@ def _train(
     known: TrainingWindows,
     rows: TrainingWindows,
     stats: ChannelStats,
-    encoder: PMT | VanillaTransformer,
+    encoder: AnyEncoder,
     data: LabelledRecordings,
     digests: np.ndarray,
     parts: RowSplit,
@@ -255,11 +258,11 @@ def _train(
     if not trainer.run(out, fingerprint=fingerprint, log=log) and log is not None:
         log(f"{out} has finished its {total} steps")
     learner.eval().learnt = digests[parts.labelled]
-    if isinstance(encoder, PMT) and not cfg.finetune.only_head:
+    if not cfg.finetune.only_head:
         now = TrainedOn.of(digests[parts.train], data.source, labelled=digests[parts.labelled])
         encoder.history = (*history_of(encoder), now)
     frozen = cfg.finetune.only_head  # with its statistics, if it has any
-    if isinstance(encoder, PMT) and not (frozen and encoder.feature_stats.values):
+    if not (frozen and encoder.feature_stats.values):
         settle_feature_stats(encoder, known, out / "model")  # of all rows: that needs no label
     return learner
 
@@ -289,6 +292,7 @@ class FinetuneTask:
     """
 
     compares_rows = False
+    fixed_shapes = True
 
     def __init__(
         self,
@@ -304,7 +308,7 @@ class FinetuneTask:
         assert cfg.run.train.batch_size is not None  # `finetune_config` has a default
         self.batch_size = min(cfg.run.train.batch_size, len(rows))
         encoder = learner.encoder
-        like = encoder.tokenizer.conv.weight
+        like = next(encoder.parameters())
         self.fetch = fetch_from(rows, encoder.cfg, encoder.stats, like)
 
     def make_batch(self, step: int, *, batch_size: int | None = None) -> LabelledBatch:
@@ -354,6 +358,9 @@ class FinetuneTask:
         ]
         return [group for group in groups if group["params"]]
 
+    def updated(self) -> None:
+        """Nothing follows an update."""
+
 
 def _score(
     classifier: SequenceClassifier,
@@ -371,7 +378,7 @@ def _score(
         y = data.y[parts.held_out]
     row: dict[str, Any] = {
         "set": data.source.get("name", "own series"), "split": data.source.get("split", "official"),
-        "encoder": options.encoder, "start": "pretrained" if pretrained else "scratch",
+        "encoder": classifier.encoder.name, "start": "pretrained" if pretrained else "scratch",
         "trained": "head" if options.only_head else "network", "labels": options.label_share,
         "learnt": len(parts.labelled), "scored": scored if series else "nothing",
     }  # fmt: skip
@@ -399,8 +406,6 @@ def _compare(
     series by folds: training the network again for each would take too long.
     """
     tuned = classifier.encoder
-    if not isinstance(tuned, PMT):
-        return None
     series, y = (
         [data.recordings[i].values for i in parts.labelled],
         data.y[parts.labelled],

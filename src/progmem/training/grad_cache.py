@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from progmem.losses.total import Embedded
 from progmem.training import randomness
 from progmem.training.distributed import split_rows, world_and_rank
 
 if TYPE_CHECKING:
     from progmem.training.trainer import Task
 
-DIFFERENTIABLE = ("sequence", "memory", "tokens", "errors")  # fields of Embedded
+DIFFERENTIABLE = ("sequence", "memory", "tokens", "errors")  # fields of what is embedded
 Backward = Callable[[Tensor], None]  # takes a loss, adds to the gradients
 NoSync = Callable[[], AbstractContextManager[None]]  # inside, gradients are not synchronised
 
@@ -93,14 +92,14 @@ def _accumulate(
     return total, torch.cat([sequence for _, sequence in results])
 
 
-def _joined(parts: list[Embedded]) -> Embedded:
-    """One view of all rows, from its parts."""
-    return Embedded._make(
+def _joined(parts: list[Any]) -> Any:
+    """One view of all rows, from its parts: named tuples, with fields `DIFFERENTIABLE`."""
+    return type(parts[0])._make(
         None if columns[0] is None else torch.cat(columns) for columns in zip(*parts, strict=True)
     )
 
 
-def _differentiable(views: Iterable[Embedded]) -> list[Tensor]:
+def _differentiable(views: Iterable[Any]) -> list[Tensor]:
     """The embeddings that the loss is differentiated by."""
-    embeddings = [getattr(view, name) for view in views for name in DIFFERENTIABLE]
+    embeddings = [getattr(view, name, None) for view in views for name in DIFFERENTIABLE]
     return [t for t in embeddings if t is not None]

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 from progmem import guard
+from progmem.config import PMT as PMT_NAME
 from progmem.config import (
     DataConfig,
     FinetuneConfig,
-    ModelConfig,
     RunConfig,
     check_mapping,
     run_config,
@@ -25,7 +25,6 @@ from progmem.data.source import open_files
 from progmem.errors import ConfigError, InputError
 from progmem.files import held, to_json, write_file
 from progmem.legacy import current_settings
-from progmem.model.pmt import PMT
 from progmem.progress import Log
 from progmem.provenance import NONE, History, TrainedOn
 
@@ -71,7 +70,7 @@ def settle_config(
                 f"{folder} is not a run of this kind: in its config.yaml is an {error}. "
                 "Give another folder with -o"
             ) from error
-        before = {**settings.to_dict(), "model": ModelConfig.from_dict(kept["model"]).to_dict()}
+        before = {**settings.to_dict(), **_encoder_sections(kept)}
         changed = {k: v for k, v in _flat(config).items() if _flat(before).get(k) != v}
         for name in FREE:
             changed.pop(name, None)
@@ -88,6 +87,15 @@ def settle_config(
                 "-o, or the settings of its config.yaml"
             )
     write_file(path, _sealed(yaml.safe_dump(dict(config), sort_keys=False).encode()))
+
+
+def _encoder_sections(kept: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the settings of a run say of its encoder, with defaults for what they lack."""
+    from progmem.baselines import sections, settled  # they need the training, which loads slowly
+
+    encoder = dict(check_mapping(kept.get("encoder") or {}, "encoder"))
+    name = encoder.pop("name", PMT_NAME)
+    return sections(name, settled(name, {**(kept.get("model") or {}), **encoder}))
 
 
 def settle_source(folder: Path, source: Mapping[str, Any], recordings: Sequence[Recording]) -> None:
@@ -191,7 +199,7 @@ def trained_on(folder: Path) -> list[dict[str, Any]]:
     return [{**source, "labels": "finetune" in read_settings(folder)}, *before]
 
 
-def history_in(folder: Path, model: PMT) -> History:
+def history_in(folder: Path, model: Any) -> History:
     """The trainings of ``model``, which was found in the run ``folder``.
 
     A model that 0.1.0 saved does not know them. Its run does, but for the series it saw.

@@ -1,7 +1,7 @@
 """The trainer: what a training needs, one update of the weights, and the loop over updates.
 
-A `Task` defines the network, its batches and its loss. There are two, pretraining and training
-with labels; all else is common to both.
+A `Task` defines the network, its batches and its loss: one for each method of training without
+labels, and one for training with labels. All else is common to them.
 """
 
 import gc
@@ -41,6 +41,7 @@ class Task(Protocol):
     rows: TrainingWindows
     batch_size: int  # rows of a global batch; the last one of an epoch may have fewer
     compares_rows: bool  # whether the loss of a row depends on other rows of the batch
+    fixed_shapes: bool  # whether batches of as many rows have the same shapes in every step
 
     @property
     def learner(self) -> nn.Module:
@@ -60,6 +61,9 @@ class Task(Protocol):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """What the optimiser is given; a group's rate is ``factor`` times that of the run."""
+
+    def updated(self) -> None:
+        """What follows an update of the weights, such as their average over the steps."""
 
 
 Log = Callable[[str], None]  # takes a line of text
@@ -227,7 +231,8 @@ def build_trainer(
     optimizer = make_optimizer(task.parameter_groups(), train.lr, fabric.device)
     learner, optimizer = fabric.setup(task.learner, optimizer)
     eager = Update(task, learner, optimizer, fabric, train)
-    replays = capture and fabric.device.type == "cuda" and fabric.world_size == 1
+    alone = fabric.device.type == "cuda" and fabric.world_size == 1
+    replays = capture and task.fixed_shapes and alone
     return Trainer(
         task=task, optimizer=optimizer, update=ReplayedUpdate(eager) if replays else eager,
         fabric=fabric, train=train, total=total,
@@ -266,6 +271,7 @@ class Update:
         step_metrics.read()  # raises before a value that is not finite reaches the weights
         with explain_oom(self.fabric.device):  # some weights may have changed: it is not repeated
             self.optimizer.step()
+        self.task.updated()
         self.optimizer.zero_grad()
         return step_metrics
 
@@ -283,6 +289,7 @@ class Update:
             raw.step()
         finally:
             del raw.found_inf
+        self.task.updated()
         raw.zero_grad()
         return tuple(metrics), values, sequence
 

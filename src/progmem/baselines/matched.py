@@ -1,0 +1,134 @@
+"""PMT with another stack of layers in the place of its PMA blocks, so that only these are compared.
+
+Tokenizer, neighbourhood encoder, windows, missing data, views and objectives are PMT's, and the
+stacks of a size have about as many parameters. A stack has no writable memory of its own, except
+where it says so.
+
+Shapes: B series, L samples, C channels, K tokens, N windows, n slots, R rows, D width.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from progmem.config import ModelConfig
+from progmem.encoding import Encoding
+from progmem.geometry import WindowMasks, count_tokens, count_windows, window_masks
+from progmem.geometry import token_spans as spans_of_tokens
+from progmem.geometry import window_spans as spans_of_windows
+from progmem.missing import tell_of_missing
+from progmem.model.encode import blank_encoding, encode_rows, eval_mode, moments_for, write
+from progmem.model.encoder import NeighbourhoodEncoder
+from progmem.model.tokenizer import Tokenizer
+from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
+
+LAYERS_PER_BLOCK = 2  # a PMA block weighs about as much as two transformer layers
+
+
+class StackOutput(NamedTuple):
+    """What a stack of layers makes of tokens."""
+
+    tokens: Tensor  # (B, K, D)
+    eos: Tensor  # (B, D), the state at the end of each series
+    memory: Tensor | None = None  # (B, N, n, D), if the stack hands one from window to window
+
+
+class Stack(Protocol):
+    """Layers that go where PMT has its blocks."""
+
+    def __call__(self, tokens: Tensor, masks: WindowMasks) -> StackOutput:
+        """Tokens (B, K, D), 0 where missing, through all layers."""
+        ...
+
+
+class MatchedEncoder(nn.Module):
+    """PMT's tokenizer and neighbourhood encoder around a ``stack``.
+
+    ``encode`` takes a user's series; ``forward`` is differentiable and takes normalised tensors.
+
+    Example:
+        >>> import progmem, torch
+        >>> from progmem.baselines.matched import MatchedEncoder
+        >>> from progmem.baselines.transformer_xl import TransformerXL
+        >>> cfg = progmem.ModelConfig(channels=3, size="tiny", slots=0)
+        >>> encoder = MatchedEncoder(cfg, TransformerXL(cfg))
+        >>> z = encoder.encode(torch.randn(2, 200, 3))
+        >>> z.tokens.shape, z.sequence.shape, z.eos.shape
+        (torch.Size([2, 97, 64]), torch.Size([2, 64]), torch.Size([2, 64]))
+    """
+
+    def __init__(self, cfg: ModelConfig, stack: nn.Module) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.stats = ChannelStats(cfg.channels)
+        self.tokenizer = Tokenizer(cfg)
+        self.stack = stack
+        self.encoder = NeighbourhoodEncoder(cfg)
+        self.predictor = nn.Linear(cfg.dim, cfg.channels * cfg.patch) if cfg.predictor else None
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Encoding:
+        """Encode normalised series (B, L, C), as `PMT.forward` does."""
+        cfg = self.cfg
+        check_tensor(x, cfg)
+        B, L, _ = x.shape
+        K = count_tokens(cfg, L)
+        N = count_windows(cfg, K)
+        tokens, valid = self.tokenizer(x, mask, lengths, hidden)  # (B, K, D), (B, K)
+        counts = torch.full((B,), K, device=x.device)
+        if lengths is not None:
+            counts = self.tokenizer.count(lengths)
+        masks = window_masks(cfg, valid, counts, N, gaps=mask is not None)
+        out: StackOutput = self.stack(tokens, masks)
+        memory = out.memory
+        if memory is not None:
+            memory = torch.where(masks.windows[..., None, None], memory, 0.0)
+        tokens = torch.where(valid[..., None], out.tokens, 0.0)
+        tokens, sequence = self.encoder(tokens, valid, gaps=masks.gaps)
+        return Encoding(
+            tokens=tokens,
+            memory=memory,
+            sequence=sequence,
+            eos=out.eos,
+            token_mask=valid,
+            window_mask=masks.nonempty,
+            token_spans=spans_of_tokens(cfg, 0, K),
+            window_spans=spans_of_windows(cfg, 0, N, tokens=K),
+        )
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """What the predictor says of the samples of each token's patch, (B, K, C, patch)."""
+        assert self.predictor is not None, "this model was not trained to predict hidden samples"
+        return self.predictor(tokens).unflatten(2, (self.cfg.channels, self.cfg.patch))
+
+    @torch.no_grad()
+    def encode(self, x: Any, *, lengths: Any = None, batch_size: int = 64) -> Encoding:
+        """Encode series as they are, as `PMT.encode` does."""
+        series = Series(x, lengths, self.cfg)
+        tell_of_missing(series.arrays, series.names, lengths=series.lengths)
+        check_count("batch_size", batch_size)
+        like = self.tokenizer.conv.weight
+        slots = like.new_empty(self.cfg.slots, 0) if self.cfg.slots else None
+        out = blank_encoding(self.cfg, series, like=like, memory=slots)
+        out = out._replace(eos=torch.zeros_like(out.sequence))
+        with eval_mode(self):
+            for rows in series.batches(batch_size):
+                moments = moments_for(self.cfg, self.stats, series, rows)
+                write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))
+        check_finite(out.sequence, series.names)
+        return out
+
+
+def last_row(rows: Tensor, valid: Tensor) -> Tensor:
+    """The last of the rows (B, R, D) that are ``valid`` (B, R), (B, D); 0 where there is none."""
+    number = torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    last = torch.where(valid, number, 0).amax(1)  # (B,), from 1 on
+    index = (last - 1).clamp(min=0)[:, None, None].expand(-1, 1, rows.shape[2])
+    return torch.where(last[:, None] > 0, rows.gather(1, index)[:, 0], 0.0)

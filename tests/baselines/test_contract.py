@@ -1,0 +1,423 @@
+"""What every encoder of the registry promises; a new one is covered by a row of SMALL."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from finetune_setup import made
+from model_setup import weighted_sum
+
+import progmem
+import progmem.explore
+from progmem.baselines import ENCODERS, build, make_encoder
+from progmem.cli import main
+from progmem.config import read_config, read_finetune_config
+from progmem.data.recordings import Recording
+from progmem.data.windows import TrainingWindows
+from progmem.errors import ConfigError, InputError
+from progmem.pooling import pool
+from progmem.provenance import seen_by
+from progmem.series import ChannelStats
+from progmem.training.distributed import make_fabric
+from progmem.training.finetune import finetune
+from progmem.training.grad_cache import backward_in_parts
+from progmem.training.pretrain import initial_model, make_pretrainer, model_for, pretrain
+from progmem.training.trainer import compute_loss
+
+FRAME = {"dim": 16, "heads": 2, "blocks": 2, "window": 6, "stride": 3, "patch": 4,
+         "patch_stride": 2}  # fmt: skip
+SMALL = {  # settings by which an encoder is small
+    "pmt": FRAME,
+    "vanilla": FRAME,
+    "ts2vec": {"dim": 8, "hidden": 6, "depth": 3},
+}
+TRAINED = [name for name, method in ENCODERS.items() if method.task is not None]
+ONE_IS_ENOUGH = [TRAINED[0], *(pytest.param(n, marks=pytest.mark.slow) for n in TRAINED[1:])]
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+EACH = pytest.mark.parametrize("name", ENCODERS)
+
+
+def test_there_is_a_row_for_every_encoder():
+    assert SMALL.keys() == ENCODERS.keys()
+
+
+@pytest.fixture(params=ENCODERS)
+def encoder(request):
+    torch.manual_seed(0)
+    return make_encoder(request.param, channels=2, **SMALL[request.param])
+
+
+def floats(z):
+    return {n: t for n, t in z._asdict().items() if t is not None and t.is_floating_point()}
+
+
+def rows(z, index):
+    return z._replace(**{n: t[index] for n, t in floats(z).items()})
+
+
+def assert_equal_rows(ours, theirs, tolerance):
+    """Equal up to the tolerance, relative to the largest value."""
+    for name, ours_part in floats(ours).items():
+        theirs_part = getattr(theirs, name)
+        apart = (ours_part - theirs_part[:, : ours_part.shape[1]]).abs().max()
+        assert apart <= tolerance * theirs_part.abs().max(), name
+
+
+def test_shapes_and_spans_are_those_of_the_series(encoder):
+    x = torch.randn(3, 61, 2)
+    x[0, 20:40] = torch.nan
+    z, D = encoder.encode(x), encoder.cfg.dim
+    K = len(z.token_spans)
+    assert z.tokens.shape == (3, K, D) and z.sequence.shape == (3, D)
+    assert z.token_mask.shape == (3, K) and z.token_mask[1:].all()
+    assert torch.equal(z.token_spans, encoder.token_spans(61))
+    first, end = z.token_spans.T
+    assert (first >= 0).all() and (end <= 61).all() and (first < end).all()
+    assert (first.diff() >= 0).all() and (end.diff() >= 0).all()
+    gone = (first >= 20) & (end <= 40)  # a token of nothing but missing samples
+    assert not z.token_mask[0, gone].any() and not z.tokens[0, gone].any()
+    assert gone.any() or (end - first).max() > 20
+    if z.memory is not None:
+        assert z.memory.shape[:2] == (3, len(z.window_spans)) and z.eos.shape == (3, D)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_a_series_does_not_see_its_mates(encoder, dtype):
+    encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
+    x = torch.randn(24, 61, 2, dtype=dtype)
+    x[5, 10:30] = torch.nan
+    together = encoder.encode(x, batch_size=24)
+    assert_equal_rows(encoder.encode(x, batch_size=1), together, tolerance)
+    order = torch.randperm(24)
+    shuffled = encoder.encode(x[order])
+    assert_equal_rows(rows(shuffled, order.argsort()), together, tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_right_padding_is_neutral(encoder, dtype):
+    encoder, tolerance, least = encoder.to(dtype), TOLERANCE[dtype], encoder.cfg.patch
+    lengths = [200, least, 37, least + 1, 61]
+    series = [torch.randn(n, 2, dtype=dtype) for n in lengths]
+    x = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=123.0)
+    x[1, 50] = torch.inf  # past the end of its series: never read
+    padded = encoder.encode(x, lengths=lengths)
+    as_list = encoder.encode(series, batch_size=2)
+    for i, s in enumerate(series):
+        alone = encoder.encode(s[None])
+        assert len(encoder.token_spans(len(s))) == alone.tokens.shape[1]
+        for z in (padded, as_list):
+            row = rows(z, [i])
+            assert_equal_rows(alone, row, tolerance)
+            K = alone.tokens.shape[1]
+            assert not row.tokens[:, K:].any() and not z.token_mask[i, K:].any()
+
+
+def test_lengths_are_given_by_name(encoder):
+    x, lengths = torch.randn(2, 61, 2), torch.tensor([61, 40])
+    with pytest.raises(TypeError, match="positional"):
+        encoder.encode(x, lengths)
+    with pytest.raises(TypeError, match="positional"):
+        encoder(x, None, lengths)
+
+
+def test_a_gap_or_padding_never_reaches_a_mate(encoder):
+    x = torch.randn(3, 61, 2)
+    clean = encoder.encode(x)
+    x[1] = torch.nan
+    x[2, 20:25, 0] = torch.nan
+    assert_equal_rows(rows(clean, [0]), rows(encoder.encode(x), [0]), 1e-6)
+
+
+def test_what_is_missing_has_no_value(encoder):
+    """Whatever stands where the mask says missing, the numbers are the same."""
+    x, mask = torch.randn(2, 61, 2), torch.rand(2, 61, 2) > 0.3
+    found = [encoder.eval()(x.masked_fill(~mask, value), mask) for value in (0.0, 7.0)]
+    assert_equal_rows(*found, 0)
+
+
+def test_a_series_that_is_all_missing_is_finite_and_masked(encoder):
+    z = encoder.encode(torch.full((1, 61, 2), torch.nan))
+    assert all(t.isfinite().all() for t in floats(z).values())
+    assert not z.token_mask.any() and not z.tokens.any()
+
+
+def test_the_callers_array_is_never_changed(encoder):
+    x = torch.randn(2, 61, 2).double()
+    x[0, 3:9] = torch.nan
+    for given in (x, x.numpy()):
+        before = given.clone() if isinstance(given, torch.Tensor) else given.copy()
+        encoder.double().encode(given)
+        torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_encode_leaves_the_training_mode_and_no_graph(encoder):
+    z = encoder.train().encode(torch.randn(1, 61, 2))
+    assert encoder.training and not any(t.requires_grad for t in floats(z).values())
+
+
+def test_a_failed_encode_leaves_the_training_mode(encoder):
+    with pytest.raises(progmem.InputError):
+        encoder.train().encode(torch.full((1, 61, 2), torch.inf))
+    assert encoder.training
+
+
+def test_every_parameter_gets_a_gradient(encoder):
+    weighted_sum(encoder.double()(torch.randn(3, 61, 2).double())).backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None and parameter.grad.any(), name
+
+
+def test_a_saved_encoder_is_the_same(encoder, tmp_path):
+    encoder.stats.mean.fill_(3.0)
+    encoder.save(tmp_path)
+    again, x = progmem.load(tmp_path), torch.randn(2, 61, 2)
+    assert (again.name, again.cfg) == (encoder.name, encoder.cfg)
+    assert torch.equal(again.encode(x).tokens, encoder.encode(x).tokens)
+    assert {n: t.dtype for n, t in again.state_dict().items()} == {
+        n: t.dtype for n, t in encoder.state_dict().items()
+    }
+
+
+def test_an_untrained_copy_is_another_of_its_kind(encoder):
+    other = encoder.untrained()
+    assert other.state_dict().keys() == encoder.state_dict().keys()
+    x = torch.randn(1, 61, 2)
+    assert not torch.equal(other.encode(x).tokens, encoder.encode(x).tokens)
+
+
+@pytest.mark.parametrize(
+    "x, message",
+    [
+        (torch.randn(2, 61, 3), "model has 2 channels, got 3"),
+        (torch.randn(2, 2, 61), "should be .batch, time, channels.: transpose"),
+        (torch.full((1, 61, 2), torch.inf), "series 0, sample 0, channel 0 is inf"),
+        (torch.randn(2, 0, 2), "series 0 needs at least"),
+        (torch.randn(61, 2), "give .x."),
+        ([], "give at least one"),
+    ],
+)
+def test_bad_input_gets_the_same_words_from_all(encoder, x, message):
+    with pytest.raises(InputError, match=message):
+        encoder.encode(x)
+
+
+# --- training
+
+
+def recordings(gaps=False):
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=(40 - 2 * (i % 3), 2)).cumsum(0) for i in range(12)]
+    if gaps:
+        values[3][10:20] = np.nan
+    return [Recording(str(i), v) for i, v in enumerate(values)]
+
+
+def settings(name, *more):
+    section = "model" if ENCODERS[name].in_frame else "encoder"
+    own = [f"{section}.{key}={value}" for key, value in SMALL[name].items()]
+    run = ["train.steps=5", "train.batch_size=5", "train.checkpoint_every=2", "train.device=cpu",
+           "train.log_every=1"]  # fmt: skip
+    return [f"encoder.name={name}", *own, *run, *more]
+
+
+def trained(name, folder, *more, gaps=False):
+    cfg = read_config(None, settings(name, *more))
+    return pretrain(recordings(gaps), folder, cfg, log=lambda _: None)
+
+
+def task_of(name, *more):
+    cfg = read_config(None, settings(name, "train.precision=64", *more))
+    windows, stats = TrainingWindows(recordings(gaps=True), cfg.data), ChannelStats(2)
+    windows.set_statistics(stats)
+    model = initial_model(model_for(windows, cfg), stats, 0, name=name)
+    return make_pretrainer(model, windows, cfg, make_fabric(cfg), total=5).task
+
+
+def differing(ours, theirs):
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours.keys() == theirs.keys()
+    return [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_run_gives_the_same_weights_every_time_and_is_kept_whole(tmp_path, name):
+    first, again = (trained(name, tmp_path / f, gaps=True) for f in ("first", "again"))
+    assert not differing(first, again)
+    loaded = progmem.load(tmp_path / "first/model")
+    assert not differing(loaded, first)
+    assert seen_by(loaded, [r.values for r in recordings(gaps=True)]).rows.all()
+    assert loaded.feature_stats.values is not None
+    lines = (tmp_path / "first/metrics.jsonl").read_text().splitlines()
+    assert all(np.isfinite(json.loads(line)["loss"]) for line in lines) and len(lines) == 5
+    untrained = initial_model(first.cfg, first.stats, 0, name=name)
+    changed = differing(first, untrained)
+    assert all(n in changed for n, _ in first.named_parameters() if not n.endswith("mask_vector"))
+    kept = trained(name, tmp_path / "first", gaps=True)  # a finished run gives its model back
+    assert not differing(kept, first)
+
+
+@pytest.mark.parametrize("name", ONE_IS_ENOUGH)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, name):
+    whole = trained(name, tmp_path / "whole", gaps=True)
+    shutil.copytree(tmp_path / "whole", tmp_path / "broken")
+    shutil.rmtree(tmp_path / "broken/model")
+    max((tmp_path / "broken/checkpoints").iterdir()).unlink()
+    said = []
+    cfg = read_config(None, settings(name))
+    again = pretrain(recordings(True), tmp_path / "broken", cfg, log=said.append)
+    assert any("going on from step 4" in line for line in said)
+    assert not differing(whole, again)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_loss_reaches_every_parameter_that_is_trained(name):
+    task = task_of(name)
+    loss, _, _ = compute_loss(task, task.learner, task.make_batch(0))
+    loss.backward()
+    reached = {n for n, p in task.learner.named_parameters() if p.requires_grad}
+    for parameter_name, parameter in task.learner.named_parameters():
+        if parameter_name in reached:
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
+    grouped = [p for group in task.parameter_groups() for p in group["params"]]
+    assert len(grouped) == len(reached)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(name):
+    """Without dropout, whose draws differ."""
+    key = "model" if ENCODERS[name].in_frame else "encoder"
+    gradients = []
+    for parts in (1, 2):
+        torch.manual_seed(0)
+        task = task_of(name, f"{key}.dropout=0")
+        batch = task.make_batch(1)
+        if parts == 1:
+            compute_loss(task, task.learner, batch)[0].backward()
+        else:
+            backward_in_parts(task, task.learner, batch, parts=2, seed=0, step=1,
+                              backward=torch.autograd.backward)  # fmt: skip
+        gradients.append([p.grad for p in task.learner.parameters() if p.requires_grad])
+    for whole, parts in zip(*gradients, strict=True):
+        assert (whole - parts).abs().max() <= 1e-10 * whole.abs().max() + 1e-14
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_row_has_a_loss_of_its_own(name):
+    task = task_of(name)
+    batch = task.make_batch(0)
+    losses = task.row_losses(batch, task.embed(task.learner, batch)[0])
+    assert losses.shape == (len(batch.lengths),) and losses.isfinite().all()
+
+
+@EACH
+def test_it_learns_from_labels(tmp_path, name):
+    changed = ("train.steps=2", "train.batch_size=8")
+    cfg = read_finetune_config(None, [*settings(name), *changed])
+    found = finetune(made(count=16), tmp_path / "run", cfg, log=None)
+    assert found.result["rows"][0]["encoder"] == name
+    again = progmem.PMTClassifier.load(tmp_path / "run")
+    X = np.stack(made(count=16).test).transpose(0, 2, 1)
+    assert (again.predict(X) == found.classifier.predict(made(count=16).test)).all()
+
+
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "pmt"])
+def test_it_is_trained_and_used_as_pmt_is(tmp_path, monkeypatch, capsys, name):
+    """One command trains it, others embed and classify with it, and PMTEncoder holds it."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("x.npy", rng.normal(size=(14, 40, 2)))
+    np.save("y.npy", np.arange(14) % 2)
+    assert main(["pretrain", "x.npy", "-o", "run", *settings(name)]) == 0
+    assert main(["embed", "run/model", "x.npy", "-o", "embedded"]) == 0
+    model = progmem.load("run/model")
+    tokens, D = len(model.token_spans(40)), model.cfg.dim
+    assert np.load("embedded/tokens.npy").shape == (14 * tokens, D)
+    assert not (tmp_path / "embedded/memory.npy").exists()
+    x = np.load("x.npy")
+    together = pool(model, x, ["sequence", "all"])
+    np.testing.assert_allclose(np.load("embedded/sequence.npy"), together["sequence"], atol=1e-5)
+    np.testing.assert_allclose(np.load("embedded/all.npy"), together["all"], atol=1e-4)
+    given = [
+        "classify",
+        "x.npy",
+        "--labels",
+        "y.npy",
+        "--model",
+        "run/model",
+        "-o",
+        "p.csv",
+        "--quiet",
+    ]
+    assert main(given) == 0 and (tmp_path / "p.csv").exists()
+    capsys.readouterr()
+    options = tuple(text for text in settings(name) if text.startswith(("encoder.", "model.")))
+    kept = [text for text in options if not text.startswith("encoder.name")]
+    found = progmem.PMTEncoder(encoder=name, steps=2, device="cpu", settings=kept)
+    Z = found.fit_transform(x.transpose(0, 2, 1))
+    assert Z.shape == (14, found._n_features_out) and np.isfinite(Z).all()
+    found.save("kept")
+    again = progmem.PMTEncoder.load("kept")
+    np.testing.assert_array_equal(again.transform(x.transpose(0, 2, 1)), Z)
+    assert again.transform(x.transpose(0, 2, 1), level="tokens").shape == (14, D, tokens)
+    with pytest.raises(InputError, match=f"a stream needs a PMT, and this is {name}"):
+        progmem.Stream(again.model_)
+    with pytest.raises(InputError, match=f"an index needs a PMT, and this is {name}"):
+        progmem.explore.index("run/model", {"a": x[0]}, "index")
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (["encoder.name=ts3vec"], "encoder.name must be one of pmt, vanilla, ts2vec.*got 'ts3vec'"),
+        (["encoder.name=ts2vec", "encoder.dims=8"], "unknown setting 'encoder.dims'; did you mean "
+                                                    "'encoder.dim'"),
+        (["encoder.name=ts2vec", "encoder.depth=99"], "encoder.depth must be a whole number"),
+        (["encoder.name=ts2vec", "model.dim=8"], "the encoder ts2vec has no settings model.*"),
+        (["encoder.name=ts2vec", "loss.icl=0"], "the encoder ts2vec has no settings loss.*"),
+        (["encoder.name=ts2vec", "encoder.channels=3"], "encoder.channels is 3, the recordings"),
+        (["encoder.name=vanilla"], "vanilla learns from labels alone: progmem finetune"),
+        (["encoder.dim=8"], "of the encoder pmt, 'encoder.dim' is called 'model.dim'"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, given, message):
+    with pytest.raises(ConfigError, match=message):
+        cfg = read_config(None, given)
+        pretrain(recordings(), tmp_path / "run", cfg, log=None)
+
+
+@pytest.mark.parametrize(
+    "parameters, message",
+    [
+        ({"encoder": "ts3vec"}, "encoder.name must be one of"),
+        ({"encoder": "ts2vec", "size": "tiny"}, "size is a parameter of the encoder pmt"),
+        ({"encoder": "ts2vec", "views": "gentle"}, "views is a parameter of the encoder pmt"),
+        ({"encoder": "ts2vec", "level": "memory"}, "level memory needs a model with memory"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused_in_one_line(parameters, message):
+    with pytest.raises(ConfigError, match=message):
+        progmem.PMTEncoder(**parameters).fit(np.random.default_rng(0).normal(size=(8, 2, 40)))
+
+
+def test_an_encoder_of_a_run_can_only_be_finetuned_as_what_it_is(tmp_path):
+    trained("ts2vec", tmp_path / "run")
+    for given, message in (
+        (["encoder.name=vanilla"], "encoder.name is ts2vec in .* and cannot become vanilla"),
+        (["encoder.name=ts2vec", "encoder.dim=9"], "encoder.dim is 8 in .* cannot become 9"),
+    ):
+        cfg = read_finetune_config(None, [*given, "train.steps=1", "train.device=cpu"])
+        with pytest.raises(ConfigError, match=message):
+            finetune(made(count=16), tmp_path / "tuned", cfg, pretrained=tmp_path / "run", log=None)
+    cfg = read_finetune_config(None, ["train.steps=1", "train.device=cpu"])
+    found = finetune(made(count=16), tmp_path / "tuned", cfg, pretrained=tmp_path / "run", log=None)
+    assert found.classifier.encoder.name == "ts2vec"
+
+
+def test_published_settings_hold_where_others_are_not_given():
+    train = read_config(None, ["encoder.name=ts2vec"]).train
+    assert (train.lr, train.lr_end, train.batch_size, train.warmup) == (1e-3, 1e-3, 8, 0)
+    train = read_config(None, ["encoder.name=ts2vec", "train.lr=1e-4", "train.epochs=3"]).train
+    assert (train.lr, train.lr_end, train.epochs, train.steps) == (1e-4, 1e-4, 3, None)
+    assert build("ts2vec", ENCODERS["ts2vec"].config(channels=1)).cfg.dim == 320
