@@ -112,6 +112,16 @@ def test_training_on_a_padded_batch_equals_training_on_its_series():
         torch.testing.assert_close(buffer, plain.get_buffer(name), rtol=0, atol=1e-12)
 
 
+def test_dropout_is_after_the_first_block_and_in_training_only():
+    model = blank_cnn()
+    x = torch.randn(2, 50, 2)
+    first = model.outputs(x)[0]
+    assert 0.1 < (first == 0).float().mean() - (model.eval().outputs(x)[0] == 0).float().mean()
+    assert torch.equal(model(x).tokens, model(x).tokens)
+    calm = CNN(TSTCCConfig(channels=2, dim=16, dropout=0))
+    assert torch.equal(calm.outputs(x)[0], calm.outputs(x)[0])
+
+
 def test_a_projection_head_is_two_linear_maps_around_a_normalised_relu():
     head = ProjectionHead(6, 5, 3)
     x = torch.randn(7, 6)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from progmem.baselines import cpc, make_encoder, simclr, sslecg, tstcc
 from progmem.baselines.cnn import CNN
-from progmem.baselines.cnn_task import CNNTask, View
+from progmem.baselines.cnn_task import Batch, CNNTask, View
 from progmem.config import DataConfig, run_config
 from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
@@ -19,6 +19,7 @@ from progmem.errors import InputError
 from progmem.training.distributed import OneProcess
 
 B, L, C = 5, 96, 3
+NOT_SOFT = {"alike": None, "shortest": L}
 CPU = torch.device("cpu")
 LEARNERS = {
     "tstcc": (tstcc.TSTCCLearner, tstcc.TSTCCConfig(channels=C, dim=8, context=8)),
@@ -45,8 +46,10 @@ def make_views(learner, x, observed=None, lengths=None, seed=0):
     return tuple(View(v, given and o, lengths) for v, o in views), draws
 
 
-def apart():
-    return torch.eye(B, dtype=torch.bool)
+def batch_of(views, draws, **more):
+    """The batch of a step, of rows that share no samples."""
+    lengths, apart = torch.full((B,), L), torch.eye(B, dtype=torch.bool)
+    return Batch(B, OneProcess(B), views, lengths, draws, apart, **{**NOT_SOFT, **more})
 
 
 def test_the_weak_view_is_scaled_sample_by_sample_and_the_strong_one_permuted():
@@ -68,7 +71,7 @@ def test_ts_tcc_is_its_formula():
     learner = make_learner("tstcc").eval()
     views, draws = make_views(learner, torch.randn(B, L, C).double())
     embedded, _ = learner(views, draws)
-    parts = learner.losses(embedded, apart(), OneProcess(B))
+    parts = learner.losses(embedded, batch_of(views, draws))
     temporal = 0.0
     tokens = [F.normalize(learner.encoder(view.x).tokens, dim=-1) for view in views]
     present = int(draws.share[0] * (tokens[0].shape[1] - 6))
@@ -83,7 +86,7 @@ def test_ts_tcc_is_its_formula():
                 scores = torch.stack([prediction @ token for prediction in said])
                 temporal -= scores.log_softmax(0)[i] / (6 * B)
     contexts = embedded.contexts.chunk(2)
-    contextual = reference_losses.icl(*contexts, 0.2, apart())
+    contextual = reference_losses.icl(*contexts, 0.2, torch.eye(B, dtype=torch.bool))
     assert parts["temporal"].item() == pytest.approx(temporal.item(), rel=1e-10)
     assert parts["contextual"].item() == pytest.approx(contextual.item(), rel=1e-10)
     assert parts["loss"].item() == pytest.approx((temporal + 0.7 * contextual).item(), rel=1e-10)
@@ -170,8 +173,8 @@ def test_simclr_compares_two_views_by_their_projected_means():
     projected, _ = learner(views, draws)
     means = [learner.encoder(view.x).tokens.mean(1) for view in views]
     torch.testing.assert_close(projected, torch.cat([learner.project(m) for m in means]))
-    loss = learner.losses(projected, apart(), OneProcess(B))["loss"]
-    expected = reference_losses.icl(*projected.chunk(2), 0.2, apart())
+    loss = learner.losses(projected, batch_of(views, draws))["loss"]
+    expected = reference_losses.icl(*projected.chunk(2), 0.2, torch.eye(B, dtype=torch.bool))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
 
 
@@ -188,7 +191,7 @@ def test_padding_and_gaps_reach_no_loss(name):
         views = tuple(v._replace(x=torch.where(v.observed, v.x, filling)) for v in views)
         torch.manual_seed(1)
         embedded, sequence = learner(views, draws)
-        losses.append(learner.losses(embedded, apart(), OneProcess(B))["loss"].item())
+        losses.append(learner.losses(embedded, batch_of(views, draws))["loss"].item())
         assert sequence.isfinite().all()
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 

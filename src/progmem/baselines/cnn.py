@@ -11,7 +11,7 @@ Shapes: B series, L samples, C channels, T positions of a block, K tokens, D wid
 """
 
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,13 +38,6 @@ def _receptive_field() -> tuple[int, int, int]:
 FIRST, END, STEP = _receptive_field()
 
 
-class BlockOutput(NamedTuple):
-    """What one block makes of a batch."""
-
-    x: Tensor  # (B, T, width), 0 where there is nothing
-    there: Tensor | None  # (B, T), False past a series' end; None: all series are of one length
-
-
 class CNN(nn.Module):
     """Series (B, L, C) to one token for about every 8 samples, with their mean as the sequence."""
 
@@ -59,7 +52,13 @@ class CNN(nn.Module):
     ) -> Encoding:
         """Encode normalised series (B, L, C), as `PMT.forward` does."""
         check_tensor(x, self.cfg)
-        tokens, _ = self.outputs(x, mask, lengths=lengths)[-1]  # (B, K, D)
+        return self.encoding(self.outputs(x, mask, lengths=lengths), x, mask, lengths)
+
+    def encoding(
+        self, outputs: list[Tensor], x: Tensor, mask: Tensor | None, lengths: Tensor | None
+    ) -> Encoding:
+        """What the ``outputs`` of the blocks tell of the series they were made of."""
+        tokens = outputs[-1]  # (B, K, D)
         valid = valid_tokens(x, mask, lengths, tokens.shape[1])
         tokens = torch.where(valid[..., None], tokens, 0.0)
         return Encoding(
@@ -80,8 +79,8 @@ class CNN(nn.Module):
 
     def outputs(
         self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
-    ) -> list[BlockOutput]:
-        """What each block makes of the series; the last output is the tokens."""
+    ) -> list[Tensor]:
+        """What each block makes of series, (B, T, width), 0 past their ends; last the tokens."""
         if mask is not None:
             x = torch.where(mask if mask.dim() == 3 else mask[..., None], x, 0.0)
         if lengths is not None:
@@ -91,10 +90,8 @@ class CNN(nn.Module):
             x = block(x, lengths)
             if i == 0:
                 x = F.dropout(x, self.cfg.dropout, self.training)
-            if lengths is not None:
-                lengths = count_pooled(lengths)
-            there = None if lengths is None else _before(lengths, x.shape[2])
-            found.append(BlockOutput(x.transpose(1, 2), there))
+            lengths = None if lengths is None else count_pooled(lengths)
+            found.append(x.transpose(1, 2))
         return found
 
 

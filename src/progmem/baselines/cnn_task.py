@@ -7,6 +7,7 @@ batch cannot be held in parts, and several processes normalise by the rows of al
 Shapes: B rows of the global batch, b own rows, L samples, C channels.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -45,8 +46,8 @@ class Learner(Protocol):
     def make_views(self, x: Tensor, observed: Tensor, lengths: Tensor, draws: Any) -> Any:
         """Pairs of samples and what is observed of them."""
 
-    def losses(self, embedded: Any, overlap: Tensor, group: Group) -> dict[str, Tensor]:
-        """The loss of the own rows, which is the first, and its parts."""
+    def losses(self, embedded: Any, batch: "Batch") -> dict[str, Tensor]:
+        """The own rows' share of the ``loss``, and of its parts."""
 
 
 class Batch(NamedTuple):
@@ -58,6 +59,8 @@ class Batch(NamedTuple):
     lengths: Tensor  # (b,)
     draws: Any  # of the own rows
     overlap: Tensor  # (B, B), rows that share samples
+    alike: Tensor | None  # (B, B), how much a row is a positive of another, if that is soft
+    shortest: int  # samples of the shortest row of the global batch
 
     def rows(self, part: slice) -> "Batch":
         """Some of the own rows."""
@@ -69,16 +72,25 @@ class Batch(NamedTuple):
 
 
 class CNNTask:
-    """The loss of a learner; all random numbers are functions of seed and step."""
+    """The loss of a learner; all random numbers are functions of seed and step.
+
+    ``alike`` gives the soft positives (B, B) of rows (B,), where the learner takes them.
+    """
 
     compares_rows = True
     fixed_shapes = False  # the warm-up of a graph would change the statistics that norms keep
 
     def __init__(
-        self, learner: Any, rows: TrainingWindows, cfg: RunConfig, *, device: torch.device
+        self,
+        learner: Any,
+        rows: TrainingWindows,
+        cfg: RunConfig,
+        *,
+        device: torch.device,
+        alike: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.learner = to_device(learner, device, cfg.train)
-        self.rows, self.cfg, self.device = rows, cfg, device
+        self.rows, self.cfg, self.device, self.alike = rows, cfg, device, alike
         assert cfg.train.batch_size is not None  # defaults are filled in
         self.batch_size = min(cfg.train.batch_size, len(rows))
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
@@ -113,7 +125,9 @@ class CNNTask:
         )
         index = chosen.to(self.device)
         overlap = overlapping(*(t[index] for t in self.row_spans))
-        return Batch(len(chosen), group, views, fetched.lengths, draws, overlap)
+        alike = None if self.alike is None else self.alike(chosen).to(self.device)
+        shortest = int(rows.length[chosen].min())
+        return Batch(len(chosen), group, views, fetched.lengths, draws, overlap, alike, shortest)
 
     def embed(self, learner: nn.Module, batch: Batch) -> tuple[Any, Tensor]:
         """What is compared of the own rows, and the first view's sequence vectors."""
@@ -121,7 +135,7 @@ class CNNTask:
 
     def losses(self, batch: Batch, embedded: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the own rows to be differentiated; it and its parts over all processes."""
-        parts = self.learner.losses(embedded, batch.overlap, batch.group)
+        parts = self.learner.losses(embedded, batch)
         values = torch.stack([part.detach() for part in parts.values()])
         return parts["loss"], dict(zip(parts, batch.group.total(values), strict=True))
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from progmem.baselines.cnn import precise
-from progmem.baselines.cnn_task import CNNTask, View, count_existing
+from progmem.baselines.cnn_task import Batch, CNNTask, View, count_existing
 from progmem.baselines.prediction import (
     Predictors,
     draw_present,
@@ -24,7 +24,6 @@ from progmem.baselines.prediction import (
 from progmem.baselines.transforms import Source
 from progmem.config import RunConfig, check_fields, choice, number, whole
 from progmem.data.windows import TrainingWindows
-from progmem.losses.total import Group
 
 TRAINING = {  # a constant rate, no clipping, and no autocast
     "epochs": 40, "batch_size": 128, "lr": 1e-3, "lr_end": 1e-3, "warmup": 0.0,
@@ -102,8 +101,8 @@ class CPCLearner(nn.Module):
         embedded = Embedded(precise(self.predict(state)), precise(targets), valid)
         return embedded, z.sequence.detach().float()
 
-    def losses(self, embedded: Embedded, overlap: Tensor, group: Group) -> dict[str, Tensor]:
-        return {"loss": prediction_contrast(*embedded, overlap, group)}
+    def losses(self, embedded: Embedded, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": prediction_contrast(*embedded, batch.overlap, batch.group)}
 
 
 def make_task(

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from progmem.baselines.cnn import ProjectionHead, precise
-from progmem.baselines.cnn_task import CNNTask, View
+from progmem.baselines.cnn_task import Batch, CNNTask, View
 from progmem.baselines.transforms import Segments, Source, draw_segments, permute
 from progmem.config import RunConfig, check_fields, choice, number, positive, whole
 from progmem.data.windows import TrainingWindows
-from progmem.losses.total import Group, nt_xent
+from progmem.losses.total import nt_xent
 
 TRAINING = {  # a constant rate, no clipping, and no autocast
     "epochs": 40, "batch_size": 128, "lr": 1e-3, "lr_end": 1e-3, "warmup": 0.0,
@@ -89,8 +89,8 @@ class SimCLRLearner(nn.Module):
         projected = precise(torch.cat([self.project(vector) for vector in vectors]))
         return projected, vectors[0].detach().float()
 
-    def losses(self, embedded: Tensor, overlap: Tensor, group: Group) -> dict[str, Tensor]:
-        loss, gap = nt_xent(embedded, overlap, group, temperature=self.cfg.temperature)
+    def losses(self, embedded: Tensor, batch: Batch) -> dict[str, Tensor]:
+        loss, gap = nt_xent(embedded, batch.overlap, batch.group, temperature=self.cfg.temperature)
         return {"loss": loss, "gap": gap}
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.baselines.cnn import precise
-from progmem.baselines.cnn_task import CNNTask, View
+from progmem.baselines.cnn_task import Batch, CNNTask, View
 from progmem.baselines.transforms import (
     Segments,
     Source,
@@ -28,7 +28,6 @@ from progmem.baselines.transforms import (
 )
 from progmem.config import RunConfig, check_fields, choice, number, positive, whole
 from progmem.data.windows import TrainingWindows
-from progmem.losses.total import Group
 
 TRAINING = {  # a constant rate, no clipping, and no autocast
     "epochs": 100, "batch_size": 128, "lr": 1e-3, "lr_end": 1e-3, "warmup": 0.0,
@@ -130,8 +129,8 @@ class SSLECGLearner(nn.Module):
         b, J = len(views[0].x), len(WEIGHTS)
         return precise(said.view(J, b, J)), z.sequence[:b].detach().float()
 
-    def losses(self, embedded: Tensor, overlap: Tensor, group: Group) -> dict[str, Tensor]:
-        rows = group.total(embedded.new_full((), embedded.shape[1]))
+    def losses(self, embedded: Tensor, batch: Batch) -> dict[str, Tensor]:
+        rows = batch.group.total(embedded.new_full((), embedded.shape[1]))
         loss, right = transform_loss(embedded)
         return {"loss": loss / rows, "accuracy": right / rows}
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from progmem.baselines.cnn import ProjectionHead, precise
-from progmem.baselines.cnn_task import CNNTask, View, count_existing
+from progmem.baselines.cnn_task import Batch, CNNTask, View, count_existing
 from progmem.baselines.prediction import (
     Predictors,
     draw_present,
@@ -31,7 +31,8 @@ from progmem.baselines.prediction import (
 from progmem.baselines.transforms import Segments, Source, draw_segments, permute
 from progmem.config import RunConfig, check_fields, choice, number, positive, whole
 from progmem.data.windows import TrainingWindows
-from progmem.losses.total import Group, nt_xent
+from progmem.encoding import Encoding
+from progmem.losses.total import nt_xent
 from progmem.ops.layers import merge_heads, split_heads
 
 TRAINING = {  # a constant rate, no clipping, and no autocast
@@ -124,10 +125,15 @@ class TSTCCLearner(nn.Module):
 
     def forward(self, views: tuple[View, View], draws: Draws) -> tuple[Embedded, Tensor]:
         """What is compared, and the weak view's sequence vectors (b, D)."""
-        ahead, encodings = self.ahead, [self.encoder(*view[:2], lengths=view[2]) for view in views]
+        weak, strong = (self.encoder(view.x, view.observed, lengths=view.lengths) for view in views)
+        return self.compared(views[0], (weak, strong), draws), weak.sequence.detach().float()
+
+    def compared(self, view: View, encodings: tuple[Encoding, Encoding], draws: Draws) -> Embedded:
+        """What the loss compares of the encodings of both views, of which ``view`` is one."""
+        ahead = self.ahead
         tokens = [precise(F.normalize(z.tokens, dim=-1)) for z in encodings]
         valid = [z.token_mask for z in encodings]
-        present = draw_present(draws.share, count_existing(views[0], encodings[0]), ahead)  # (b,)
+        present = draw_present(draws.share, count_existing(view, encodings[0]), ahead)  # (b,)
         number = torch.arange(tokens[0].shape[1], device=present.device)
         past = number <= present[:, None]  # (b, K)
         contexts = [self.context(z, past & v) for z, v in zip(tokens, valid, strict=True)]
@@ -136,21 +142,20 @@ class TSTCCLearner(nn.Module):
             for z, v in zip(tokens, valid, strict=True)
         ]
         (weak, weak_valid), (strong, strong_valid) = following
-        embedded = Embedded(
+        return Embedded(
             predicted=(precise(self.predict(contexts[0])), precise(self.predict(contexts[1]))),
             targets=(strong, weak),
             valid=(strong_valid, weak_valid),
             contexts=precise(torch.cat([self.project(context) for context in contexts])),
         )
-        return embedded, encodings[0].sequence.detach().float()
 
-    def losses(self, embedded: Embedded, overlap: Tensor, group: Group) -> dict[str, Tensor]:
+    def losses(self, embedded: Embedded, batch: Batch) -> dict[str, Tensor]:
         temporal = torch.stack([
-            prediction_contrast(targets, predicted, valid, overlap, group)
+            prediction_contrast(targets, predicted, valid, batch.overlap, batch.group)
             for predicted, targets, valid in zip(*embedded[:3], strict=True)
         ]).sum()  # fmt: skip
         contextual, gap = nt_xent(
-            embedded.contexts, overlap, group, temperature=self.cfg.temperature
+            embedded.contexts, batch.overlap, batch.group, temperature=self.cfg.temperature
         )
         loss = temporal + self.cfg.contextual * contextual
         return {"loss": loss, "temporal": temporal, "contextual": contextual, "gap": gap}
