@@ -32,6 +32,7 @@ SMALL = {  # settings by which an encoder is small
     "pmt": FRAME,
     "vanilla": FRAME,
     "ts2vec": {"dim": 8, "hidden": 6, "depth": 3},
+    "softclt": {"dim": 8, "hidden": 6, "depth": 3},
 }
 TRAINED = [name for name, method in ENCODERS.items() if method.task is not None]
 ONE_IS_ENOUGH = [TRAINED[0], *(pytest.param(n, marks=pytest.mark.slow) for n in TRAINED[1:])]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from progmem.baselines import ts2vec
+from progmem.baselines import softclt, ts2vec
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.config import ModelConfig, check_names, given, names
@@ -38,6 +38,9 @@ ENCODERS: dict[str, Method] = {
     "vanilla": Method(ModelConfig, VanillaTransformer),
     "ts2vec": Method(
         ts2vec.TS2VecConfig, ts2vec.TS2Vec, ts2vec.make_task, ts2vec.TRAINING, ts2vec.steps
+    ),
+    "softclt": Method(
+        softclt.SoftCLTConfig, ts2vec.TS2Vec, softclt.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
 }
 
