@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from progmem.baselines import softclt, ts2vec
+from progmem.baselines import cpc, simclr, softclt, sslecg, ts2vec, tstcc
+from progmem.baselines.cnn import CNN
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.vanilla import VanillaTransformer
 from progmem.config import ModelConfig, check_names, given, names
@@ -42,6 +43,10 @@ ENCODERS: dict[str, Method] = {
     "softclt": Method(
         softclt.SoftCLTConfig, ts2vec.TS2Vec, softclt.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
+    "tstcc": Method(tstcc.TSTCCConfig, CNN, tstcc.make_task, tstcc.TRAINING),
+    "cpc": Method(cpc.CPCConfig, CNN, cpc.make_task, cpc.TRAINING),
+    "simclr": Method(simclr.SimCLRConfig, CNN, simclr.make_task, simclr.TRAINING),
+    "sslecg": Method(sslecg.SSLECGConfig, CNN, sslecg.make_task, sslecg.TRAINING),
 }
 
 
