@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from progmem.baselines import cpc, simclr, sslecg, ts2vec, tstcc
+from progmem.baselines import cpc, simclr, softclt, sslecg, ts2vec, tstcc
 from progmem.baselines.cnn import CNN
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.vanilla import VanillaTransformer
@@ -39,6 +39,9 @@ ENCODERS: dict[str, Method] = {
     "vanilla": Method(ModelConfig, VanillaTransformer),
     "ts2vec": Method(
         ts2vec.TS2VecConfig, ts2vec.TS2Vec, ts2vec.make_task, ts2vec.TRAINING, ts2vec.steps
+    ),
+    "softclt": Method(
+        softclt.SoftCLTConfig, ts2vec.TS2Vec, softclt.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
     "tstcc": Method(tstcc.TSTCCConfig, CNN, tstcc.make_task, tstcc.TRAINING),
     "cpc": Method(cpc.CPCConfig, CNN, cpc.make_task, cpc.TRAINING),
