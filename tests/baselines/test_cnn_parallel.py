@@ -21,7 +21,9 @@ def found(name):
     """Summed gradients and new statistics of one step, without dropout, whose draws differ."""
     own = ["encoder.dropout=0", "encoder.dim=8"]
     own += ["encoder.head_dropout=0"] if name == "sslecg" else []
-    own += ["encoder.ahead=2", "encoder.context=8"] if name in ("tstcc", "cpc") else []
+    own += (
+        ["encoder.ahead=2", "encoder.context=8"] if name in ("tstcc", "soft_tstcc", "cpc") else []
+    )
     own += ["train.precision=64", "train.batch_size=13", "data.longest=100", "data.window=60"]
     cfg = read_config(None, [f"encoder.name={name}", *own])
     rows = TrainingWindows(made_recordings(), cfg.data)

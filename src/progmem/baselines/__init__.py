@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from progmem.baselines import cpc, simclr, softclt, sslecg, ts2vec, tstcc
+from progmem.baselines import cpc, simclr, soft_tstcc, softclt, sslecg, ts2vec, tstcc
 from progmem.baselines.cnn import CNN
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.vanilla import VanillaTransformer
@@ -44,6 +44,9 @@ ENCODERS: dict[str, Method] = {
         softclt.SoftCLTConfig, ts2vec.TS2Vec, softclt.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
     "tstcc": Method(tstcc.TSTCCConfig, CNN, tstcc.make_task, tstcc.TRAINING),
+    "soft_tstcc": Method(
+        soft_tstcc.SoftTSTCCConfig, CNN, soft_tstcc.make_task, soft_tstcc.TRAINING
+    ),
     "cpc": Method(cpc.CPCConfig, CNN, cpc.make_task, cpc.TRAINING),
     "simclr": Method(simclr.SimCLRConfig, CNN, simclr.make_task, simclr.TRAINING),
     "sslecg": Method(sslecg.SSLECGConfig, CNN, sslecg.make_task, sslecg.TRAINING),

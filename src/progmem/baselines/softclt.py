@@ -68,8 +68,8 @@ def distances_of(
     """The distance of each two of series (L_i, C), each scaled to [0, 1], (R, R) float32."""
     if len(series) > MOST_ROWS:
         raise ConfigError(
-            f"the encoder softclt compares all pairs of rows, at most {MOST_ROWS}, got "
-            f"{len(series)}; set encoder.instance_sharpness=0, or give fewer recordings"
+            f"encoder.instance_sharpness compares all pairs of rows, at most {MOST_ROWS}, got "
+            f"{len(series)}; set it to 0, or give fewer recordings"
         )
     scaled = [torch.from_numpy(_scaled(one)).to(device) for one in series]
     if cfg.distance == "dtw":
