@@ -12,6 +12,7 @@ import numpy as np
 
 from progmem.errors import InputError
 from progmem.explore.folder import Index
+from progmem.explore.stretches import sums
 from progmem.series import check_count
 
 AT_ONCE = 2**12  # windows that are looked at together
@@ -65,7 +66,7 @@ def _distances(idx: Index, query: np.ndarray, m: int) -> np.ndarray:
     distance = np.full(n, np.inf, dtype=np.float32)
     for begin in range(0, n - m + 1, AT_ONCE):
         stop = min(begin + AT_ONCE, n - m + 1)
-        apart = _sums(idx.all_vectors[begin : stop + m - 1], m) / m - query
+        apart = sums(idx.all_vectors[begin : stop + m - 1], m) / m - query
         distance[begin:stop] = np.einsum("nv,nv->n", apart, apart)
     observed = np.append(0, np.cumsum(idx.all_observed))
     row = np.arange(n)
@@ -73,16 +74,6 @@ def _distances(idx: Index, query: np.ndarray, m: int) -> np.ndarray:
     end = np.minimum(row + m, n)
     distance[~inside | (2 * (observed[end] - observed[row]) < m)] = np.inf
     return distance
-
-
-def _sums(x: np.ndarray, m: int) -> np.ndarray:
-    """Sums of m rows of x (n, V) from each row on, for as many as there are: (n - m + 1, V)."""
-    if m == 1:
-        return x
-    n, h = len(x), m // 2
-    half = _sums(x, h)
-    both = half[: n - 2 * h + 1] + half[h:]
-    return both[: n - m + 1] + x[m - 1 :] if m % 2 else both
 
 
 def _match(idx: Index, row: int, m: int, distance: float) -> Match:

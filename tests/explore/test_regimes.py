@@ -1,0 +1,88 @@
+"""Regimes, states and surprise: what was put into the vectors is found there."""
+
+import numpy as np
+import pytest
+from explore_setup import made_index
+
+from progmem import explore
+from progmem.explore import novelty, regimes
+
+
+def with_means(tmp_path, lengths, means, noise=0.3):
+    """An index of one recording whose vectors have these means for so many windows."""
+    idx = made_index(tmp_path, [10 * sum(lengths)], width=64)
+    centres = np.repeat(means, lengths, axis=0)
+    idx.all_vectors[:] = noise * idx.all_vectors + centres
+    idx.channel_values[:, 0] = np.repeat(np.array(means)[:, :2], lengths, axis=0)
+    return idx
+
+
+A, B, C = np.eye(64)[:3] * 6
+
+
+@pytest.mark.parametrize("most", [4096, 40])
+def test_boundaries_are_found_to_the_window_and_regimes_that_recur_have_one_number(
+    tmp_path, monkeypatch, most
+):
+    monkeypatch.setattr(regimes, "MOST", most)
+    idx = with_means(tmp_path, [40, 60, 31, 50], [A, B, A, C])
+    found = explore.segment(idx, "r0")
+    assert [(s.start, s.end, s.regime) for s in found] == [
+        (0, 400, 0), (400, 1000, 1), (1000, 1310, 0), (1310, 1810, 2)
+    ]  # fmt: skip
+    assert most == 40 or explore.segment(idx, "r0", count=4) == found
+    assert len(explore.segment(idx, "r0", penalty=1000)) == 1
+
+
+def test_noise_has_no_boundaries(tmp_path):
+    idx = with_means(tmp_path, [300], [A])
+    assert explore.segment(idx, "r0") == [explore.Segment("r0", 0, 3000, 0)]
+    idx.all_vectors[:] = 1  # nor has what never changes
+    assert explore.segment(idx, "r0") == [explore.Segment("r0", 0, 3000, 0)]
+
+
+def test_a_gap_between_two_regimes_belongs_to_none(tmp_path):
+    idx = with_means(tmp_path, [50, 20, 40], [A, A, B])
+    idx.all_vectors[50:70], idx.channel_values[50:70] = 0, np.nan
+    assert [s[1:3] for s in explore.segment(idx, "r0")] == [(0, 500), (700, 1100)]
+    labels = explore.states(idx, 2).labels["r0"]
+    assert (labels[50:70] == -1).all() and set(labels[:50]) == {0} and set(labels[70:]) == {1}
+
+
+def test_states_are_those_that_recur_with_their_values_in_the_units_of_the_channels(tmp_path):
+    idx = with_means(tmp_path, [40, 60, 30, 50], [A, B, A, C])
+    found = explore.states(idx)
+    assert np.allclose(found.mean, [A[:2], B[:2], C[:2]], atol=0.2)
+    assert np.allclose(found.share, [70 / 180, 60 / 180, 50 / 180], atol=0.03)
+    assert found.labels["r0"][[20, 70, 115, 160]].tolist() == [0, 1, 0, 2]
+
+
+def test_what_was_never_there_before_surprises_once(tmp_path):
+    idx = with_means(tmp_path, [100, 10, 90, 10, 90], [A, B, A, B, A])
+    found = explore.surprise(idx, "r0")
+    assert np.isnan(found[:9]).all() and np.isfinite(found[9:]).all()
+    assert 100 <= np.nanargmax(found) < 114
+    assert found[200:214].max() < 0.5 * found[100:114].max()
+
+
+def test_surprise_knows_the_recordings_before_and_nothing_of_what_comes(tmp_path, monkeypatch):
+    idx = made_index(tmp_path, [600, 600])
+    idx.all_vectors[60:] = idx.all_vectors[:60]
+    again = explore.surprise(idx, "r1")
+    assert np.isfinite(again[4:]).all() and np.allclose(again[4:], 0, atol=1e-3)
+    first = explore.surprise(idx, "r0")
+    idx.all_vectors[50:60] += 5
+    changed = explore.surprise(idx, "r0")
+    ratio = changed[9:50] / first[9:50]  # in units of another median
+    assert np.allclose(ratio, ratio[0])
+    monkeypatch.setattr(novelty, "AT_ONCE", 7)
+    assert np.allclose(explore.surprise(idx, "r0"), changed, equal_nan=True, atol=1e-5)
+
+
+def test_a_map_puts_what_is_alike_together(tmp_path):
+    idx = with_means(tmp_path, [40, 60], [A, B])
+    places = explore.map(idx)
+    first, second = places[:38], places[42:]
+    assert np.linalg.norm(first.mean(0) - second.mean(0)) > 4 * max(
+        first.std(0).max(), second.std(0).max()
+    )
