@@ -9,7 +9,7 @@ import torch
 from probe_setup import noise, small
 
 import progmem
-from progmem.baselines import ENCODERS, build
+from progmem.baselines import ENCODERS, make_encoder
 from progmem.cli import main
 from progmem.config import read_config
 from progmem.encoding import Encoding
@@ -164,7 +164,7 @@ def short():
             noise(),
             "the encoder pmt has none; a PMT needs model.slot",
         ),
-        (lambda: build("vanilla", small()), noise(), "the encoder vanilla has none"),
+        (lambda: make_encoder("ts2vec", channels=1), noise(), "the encoder ts2vec has none"),
         (lambda: progmem.PMT(small(normalise="series")), noise(), "by its own statistics"),
         (lambda: progmem.PMT(small(window=60, stride=60)), noise(), "do not fit before the final"),
         (lambda: progmem.PMT(small()), noise(4), "5 recordings or more, got 4"),
