@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv test slow soak check format demo clean
+.PHONY: venv test slow soak lock check format demo clean
 
 venv: .venv/installed
 
@@ -22,6 +22,13 @@ slow: venv
 
 soak: venv
 	$(BIN)/python -m benchmarks.soak
+
+# what constraints.txt pins, with the digests of its files; torch and CUDA are left out, so that any
+# build of torch can be kept
+lock: venv
+	$(BIN)/uv pip compile -q pyproject.toml --extra dev -c constraints.txt --universal \
+	  --generate-hashes --no-annotate --custom-compile-command 'make lock' \
+	  | awk '/^[^ ]/ { keep = !/^(torch=|nvidia-|cuda-)/ } keep' > requirements.lock
 
 check: venv
 	$(BIN)/ruff format --check .

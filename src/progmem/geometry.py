@@ -35,9 +35,10 @@ def _least_tokens(cfg: ModelConfig) -> int:
 
 def count_windows(cfg: ModelConfig, tokens: int) -> int:
     """N = max(1, ceil((K-W)/S) + 1); the paper's tables take the floor instead."""
-    beyond = tokens - cfg.window
-    steps = beyond // cfg.stride if cfg.windows == "floor" else -(-beyond // cfg.stride)
-    return max(1, steps + 1)
+    beyond = max(0, tokens - cfg.window)  # ONNX rounds a division of less than 0 the other way
+    if cfg.windows == "cover":
+        beyond += cfg.stride - 1
+    return 1 + beyond // cfg.stride
 
 
 def windows_exist(cfg: ModelConfig, tokens: Tensor, windows: int) -> Tensor:

@@ -24,7 +24,7 @@ from progmem.training.distributed import make_fabric
 from progmem.training.finetune import finetune
 from progmem.training.grad_cache import backward_in_parts
 from progmem.training.pretrain import initial_model, make_pretrainer, model_for, pretrain
-from progmem.training.trainer import compute_loss
+from progmem.training.trainer import compute_loss, normalises_batches
 
 FRAME = {"dim": 16, "heads": 2, "blocks": 2, "window": 6, "stride": 3, "patch": 4,
          "patch_stride": 2}  # fmt: skip
@@ -36,6 +36,10 @@ SMALL = {  # settings by which an encoder is small
     "transformer_xl": FRAME,
     "xlstm": FRAME,
     "ts2vec": {"dim": 8, "hidden": 6, "depth": 3},
+    "tstcc": {"dim": 8, "context": 8, "ahead": 2},
+    "cpc": {"dim": 8, "context": 8, "ahead": 2},
+    "simclr": {"dim": 8},
+    "sslecg": {"dim": 8},
 }
 ONE_IS_ENOUGH = ["pmt", *(pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS if n != "pmt")]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
@@ -295,7 +299,13 @@ def test_the_loss_reaches_every_parameter_that_is_trained(name):
 
 @EACH
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(name):
-    """Without dropout, whose draws differ."""
+    """Without dropout, whose draws differ. Batch normalisation would change: it is refused."""
+    if normalises_batches(make_encoder(name, channels=2, **SMALL[name])):
+        with pytest.raises(
+            ConfigError, match=r"train.parts must be 1, got 2: this encoder's batch"
+        ):
+            task_of(name, "train.parts=2")
+        return
     key = "model" if ENCODERS[name].in_frame else "encoder"
     gradients = []
     for parts in (1, 2):

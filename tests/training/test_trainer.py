@@ -141,6 +141,13 @@ def test_parameters_that_no_objective_reaches_are_frozen_and_have_no_gradient():
     assert all(p.grad is None for p in both.parameters())
 
 
+def test_looking_for_such_parameters_leaves_a_batch_norm_as_it_was():
+    norm = torch.nn.BatchNorm1d(3)
+    freeze_unreached(norm, lambda: norm(torch.randn(4, 3)).square().sum())
+    for name, buffer in norm.named_buffers():
+        assert torch.equal(buffer, torch.nn.BatchNorm1d(3).get_buffer(name)), name
+
+
 @pytest.fixture
 def no_collector():
     """Nothing is freed but by its last reference."""

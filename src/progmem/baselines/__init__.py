@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from progmem.baselines import ts2vec
+from progmem.baselines import cpc, simclr, sslecg, ts2vec, tstcc
+from progmem.baselines.cnn import CNN
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.matched import MatchedNetwork, MemorylessConfig
 from progmem.baselines.transformer_xl import TransformerXL
@@ -54,6 +55,10 @@ ENCODERS: dict[str, Method] = {
     "ts2vec": Method(
         ts2vec.TS2VecConfig, ts2vec.TS2Vec, ts2vec.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
+    "tstcc": Method(tstcc.TSTCCConfig, CNN, tstcc.make_task, tstcc.TRAINING),
+    "cpc": Method(cpc.CPCConfig, CNN, cpc.make_task, cpc.TRAINING),
+    "simclr": Method(simclr.SimCLRConfig, CNN, simclr.make_task, simclr.TRAINING),
+    "sslecg": Method(sslecg.SSLECGConfig, CNN, sslecg.make_task, sslecg.TRAINING),
 }
 
 

@@ -23,7 +23,6 @@ from progmem.series import check_tensor
 
 KERNEL = 8
 BLOCKS = 3
-DROPOUT = 0.35  # after the first block
 
 
 def _receptive_field() -> tuple[int, int, int]:
@@ -49,7 +48,7 @@ class BlockOutput(NamedTuple):
 class CNN(nn.Module):
     """Series (B, L, C) to one token for about every 8 samples, with their mean as the sequence."""
 
-    def __init__(self, cfg: Any) -> None:
+    def __init__(self, cfg: Any) -> None:  # the settings of a method on it
         super().__init__()
         self.cfg = cfg
         widths = (cfg.channels, cfg.dim // 4, cfg.dim // 2, cfg.dim)
@@ -91,7 +90,7 @@ class CNN(nn.Module):
         for i, block in enumerate(self.blocks):
             x = block(x, lengths)
             if i == 0:
-                x = F.dropout(x, DROPOUT, self.training)
+                x = F.dropout(x, self.cfg.dropout, self.training)
             if lengths is not None:
                 lengths = count_pooled(lengths)
             there = None if lengths is None else _before(lengths, x.shape[2])

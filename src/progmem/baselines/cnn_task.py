@@ -17,7 +17,7 @@ from progmem.baselines.cnn import count_tokens
 from progmem.config import RunConfig
 from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.encoding import Encoding
-from progmem.errors import ConfigError, InputError
+from progmem.errors import InputError
 from progmem.losses.pairs import overlapping
 from progmem.losses.total import Group
 from progmem.training import randomness
@@ -72,6 +72,7 @@ class CNNTask:
     """The loss of a learner; all random numbers are functions of seed and step."""
 
     compares_rows = True
+    fixed_shapes = False  # the warm-up of a graph would change the statistics that norms keep
 
     def __init__(
         self, learner: Any, rows: TrainingWindows, cfg: RunConfig, *, device: torch.device
@@ -84,12 +85,6 @@ class CNNTask:
         encoder = learner.encoder
         self.fetch = fetch_from(rows, encoder.cfg, encoder.stats, next(encoder.parameters()))
         self.one_length = int(rows.length.min()) == int(rows.length.max())
-        self.fixed_shapes = self.one_length
-        if cfg.train.parts > 1:
-            raise ConfigError(
-                f"train.parts must be 1 for {encoder.name}, got {cfg.train.parts}: batch "
-                "normalisation needs all rows of a batch at once; set a smaller train.batch_size"
-            )
         shortest = int(rows.length.argmin())
         length = int(rows.length[shortest])
         if count_tokens(length) <= learner.ahead:

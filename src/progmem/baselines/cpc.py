@@ -22,7 +22,7 @@ from progmem.baselines.prediction import (
     tokens_ahead,
 )
 from progmem.baselines.transforms import Source
-from progmem.config import RunConfig, check_fields, choice, whole
+from progmem.config import RunConfig, check_fields, choice, number, whole
 from progmem.data.windows import TrainingWindows
 from progmem.losses.total import Group
 
@@ -38,6 +38,7 @@ class CPCConfig:
 
     channels: int = whole(MISSING, 1)
     dim: int = whole(128, 4)
+    dropout: float = number(0.35, 0, 1)  # after the first block
     ahead: int = whole(8, 1)  # tokens that are predicted
     context: int = whole(100, 1)  # width of the LSTM's state
     normalise: str = choice("channel", "series", "none")

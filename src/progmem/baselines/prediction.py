@@ -2,7 +2,8 @@
 
     loss = -1/(B S) sum over i, s of log( exp(p_i(s) z_i(s)) / sum over j of exp(p_i(s) z_j(s)) )
 
-p_i(s) is what is predicted of token number t + s of row i, z_j(s) is that token of row j.
+In CPC p_i(s) is what is predicted of token t + s of row i, and z_j(s) is that token of row j; in
+TS-TCC it is the other way round.
 
 Shapes: b own rows, B rows of the global batch, S steps ahead, K tokens, D width.
 """
@@ -14,14 +15,15 @@ from progmem.losses.total import Group
 
 
 def prediction_contrast(
-    predicted: Tensor, targets: Tensor, valid: Tensor, overlap: Tensor, group: Group
+    anchors: Tensor, keys: Tensor, valid: Tensor, overlap: Tensor, group: Group
 ) -> Tensor:
-    """The loss above of own rows (b, S, D), over the targets that are ``valid`` (b, S).
+    """The loss above, p the ``anchors`` and z the ``keys`` of own rows (b, S, D).
 
+    Only steps whose token is observed, ``valid`` (b, S), count or are negatives.
     Rows that share samples, which ``overlap`` (B, B) tells, are no negatives of each other.
     """
-    keys, valid_keys = group.gather(targets).transpose(0, 1), group.gather(valid).T  # (S, B, ...)
-    scores = predicted.transpose(0, 1) @ keys.mT  # (S, b, B)
+    of_all, valid_keys = group.gather(keys).transpose(0, 1), group.gather(valid).T  # (S, B, ...)
+    scores = anchors.transpose(0, 1) @ of_all.mT  # (S, b, B)
     row = torch.arange(len(overlap), device=scores.device)
     own = row[group.rows]
     itself = own[:, None] == row

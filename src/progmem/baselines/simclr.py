@@ -32,6 +32,7 @@ class SimCLRConfig:
 
     channels: int = whole(MISSING, 1)
     dim: int = whole(128, 4)
+    dropout: float = number(0.35, 0, 1)  # after the first block
     temperature: float = positive(0.2)
     jitter: float = number(0.8, 0)  # sd of the noise on one view
     segments: int = whole(4, 1)  # most that the other view is cut into and permuted

@@ -45,12 +45,13 @@ class SSLECGConfig:
 
     channels: int = whole(MISSING, 1)
     dim: int = whole(128, 4)
+    dropout: float = number(0.35, 0, 1)  # after the first block
     noise: float = positive(15.0)  # signal over noise, in decibels
     scale: float = positive(1.1)
     segments: int = whole(20, 1)  # permuted
     parts: int = whole(9, 1)  # that are played faster or slower
     stretch: float = positive(1.05)  # how much slower; faster is as much
-    dropout: float = number(0.6, 0, 1)  # in the heads
+    head_dropout: float = number(0.6, 0, 1)
     normalise: str = choice("channel", "series", "none")
 
     def __post_init__(self) -> None:
@@ -86,8 +87,8 @@ class SSLECGLearner(nn.Module):
         self.encoder, self.cfg = encoder, cfg
         self.heads = nn.ModuleList(
             nn.Sequential(
-                nn.Linear(cfg.dim, HIDDEN), nn.ReLU(), nn.Dropout(cfg.dropout),
-                nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(cfg.dropout),
+                nn.Linear(cfg.dim, HIDDEN), nn.ReLU(), nn.Dropout(cfg.head_dropout),
+                nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Dropout(cfg.head_dropout),
                 nn.Linear(HIDDEN, 1),
             ) for _ in WEIGHTS
         )  # fmt: skip

@@ -2,12 +2,12 @@
 
     loss = TC(weak, strong) + TC(strong, weak) + 0.7 NT-Xent(context of weak, context of strong)
 
-A transformer sums up the tokens of one view, as unit vectors, up to a drawn one as a context. TC
-predicts from it the tokens of the other view that follow (`prediction_contrast`), NT-Xent compares
-the two contexts by a projection head. Here views are drawn anew at every step, all channels of a
-series are permuted together, and the softmax of TC is over the tokens of other series, as in the
-paper; the public code draws once, gives all channels the first one's values, and takes the softmax
-over the predictions of other series.
+A transformer sums up the tokens of one view, as unit vectors, up to a drawn one as a context. From
+it the tokens of the other view that follow are predicted, and TC tells by each of these tokens
+which series' prediction it is (`prediction_contrast`). NT-Xent compares the two contexts by a
+projection head. This is what the public code computes; its paper prints TC with the roles of tokens
+and predictions exchanged. Other than there, views are drawn anew at every step, and all channels of
+a series are permuted together: the code gives them all the values of the first one.
 
 Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens, D width, S steps
 ahead, d width of the context.
@@ -51,6 +51,7 @@ class TSTCCConfig:
 
     channels: int = whole(MISSING, 1)
     dim: int = whole(128, 4)
+    dropout: float = number(0.35, 0, 1)  # after the first block
     ahead: int = whole(6, 1)  # tokens that are predicted
     context: int = whole(100, HEADS)  # width of the transformer
     temperature: float = positive(0.2)
@@ -145,7 +146,7 @@ class TSTCCLearner(nn.Module):
 
     def losses(self, embedded: Embedded, overlap: Tensor, group: Group) -> dict[str, Tensor]:
         temporal = torch.stack([
-            prediction_contrast(predicted, targets, valid, overlap, group)
+            prediction_contrast(targets, predicted, valid, overlap, group)
             for predicted, targets, valid in zip(*embedded[:3], strict=True)
         ]).sum()  # fmt: skip
         contextual, gap = nt_xent(

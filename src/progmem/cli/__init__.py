@@ -99,6 +99,7 @@ def _make_parser() -> _Parser:
     own_data.add_embed(commands)
     own_data.add_classify(commands)
     own_data.add_forecast(commands)
+    own_data.add_export(commands)
     probe.add_probe(commands)
     data.add_data(commands)
     report.add_results(commands)

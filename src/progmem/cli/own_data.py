@@ -1,4 +1,4 @@
-"""``progmem check``, ``embed``, ``classify`` and ``forecast``: a model on a user's files."""
+"""``progmem check``, ``embed``, ``classify``, ``forecast``, ``export``: what a model is for."""
 
 import sys
 from argparse import Namespace
@@ -171,3 +171,23 @@ def _forecast(args: Namespace) -> None:
         plot=args.plot, context=args.context, data_dir=args.data_dir,
         options=options.reading(args), log=args.log,
     )  # fmt: skip
+
+
+def add_export(commands: Any) -> None:
+    parser = options.add_command(
+        commands,
+        "export",
+        _export,
+        summary="write a model as a file that other software runs: ONNX, or a torch.export program",
+        example="progmem export run/model -o model.onnx",
+    )
+    options.add_model(parser)
+    options.add_out(parser, ".onnx or .pt2 file to write", required=True)
+    options.add_quiet(parser)
+
+
+def _export(args: Namespace) -> None:
+    options.begin(args, args.model)
+    from progmem.model.export import export_file
+
+    export_file(args.model, args.out, log=args.log)

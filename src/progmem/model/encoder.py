@@ -34,7 +34,7 @@ class NeighbourhoodEncoder(nn.Module):
 
         ``gaps``: tokens may be missing before a series' end.
         """
-        rows = torch.cat([self.initial_cls(len(tokens)), tokens], dim=1)  # (B, 1+K, D)
+        rows = torch.cat([self.initial_cls(tokens.shape[0]), tokens], dim=1)  # (B, 1+K, D)
         for layer in self.attention_layers:
             rows, qkv = layer.project(rows)
             attended = neighbourhood_attention(

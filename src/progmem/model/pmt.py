@@ -214,6 +214,17 @@ class PMT(nn.Module):
         """Another of the same config, freshly drawn."""
         return PMT(self.cfg)
 
+    def export(self, path: str | Path) -> None:
+        """Write `encode` as a file for other software: .onnx, or .pt2 for `torch.export.load`.
+
+        Its inputs are ``x`` (batch, time, channels), float32 as the series are, NaN where missing,
+        and ``lengths``, the samples of each series. Batch and time may be of any size. Its outputs
+        are those of `Encoding`; on made series they equal those of `encode` to 1e-5.
+        """
+        from progmem.model.export import export
+
+        export(self, Path(path))
+
     def save(self, folder: str | Path) -> None:
         """Write weights and config under a checksum; `progmem.load` reads them back."""
         saving.save(self, Path(folder))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from progmem.config import ModelConfig
-from progmem.ops.layers import patch_linear
+from progmem.ops.layers import patch_linear, plain_unfold
 
 
 class Tokenizer(nn.Module):
@@ -42,7 +42,7 @@ class Tokenizer(nn.Module):
         if lengths is not None:
             inside = torch.arange(L, device=x.device) < lengths[:, None]
             observed = observed & inside[..., None]
-        valid = observed.any(2).unfold(1, self.patch, self.stride).any(2)  # (B, K)
+        valid = plain_unfold(observed.any(2), self.patch, self.stride).any(2)  # (B, K)
         if lengths is not None:
             number = torch.arange(valid.shape[1], device=x.device)
             valid = valid & (number < self.count(lengths)[:, None])

@@ -96,6 +96,11 @@ def kernels_work(device: str) -> bool:
     return True
 
 
+def left_open(size: int) -> bool:
+    """Whether ``size`` may be any number: a model is being exported for every length."""
+    return isinstance(size, torch.SymInt)
+
+
 def compute_dtype(weight: Tensor) -> torch.dtype:
     """The type that a product with ``weight`` is computed in: its own, or autocast's."""
     kind = weight.device.type

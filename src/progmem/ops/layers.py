@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from progmem.ops import compute_dtype, with_fused
+from progmem.ops import compute_dtype, left_open, with_fused
 
 
 class NormWeights(NamedTuple):
@@ -230,6 +230,14 @@ def unfold(x: Tensor, window: int, stride: int) -> Tensor:
     if torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling():
         windows: Tensor = _Unfold.apply(x, window, stride)  # type: ignore[no-untyped-call]
         return windows
+    return plain_unfold(x, window, stride)
+
+
+def plain_unfold(x: Tensor, window: int, stride: int) -> Tensor:
+    """`unfold` of rows (B, R, ...) by torch alone; windows need not cover all rows."""
+    if left_open(x.shape[1]):  # ONNX has no views
+        first = stride * torch.arange((x.shape[1] - window) // stride + 1, device=x.device)
+        return x[:, first[:, None] + torch.arange(window, device=x.device)]
     return x.unfold(1, window, stride).movedim(-1, 2)
 
 
@@ -239,7 +247,7 @@ class _Unfold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, window: int, stride: int) -> Tensor:
         ctx.stride = stride
-        return x.unfold(1, window, stride).movedim(-1, 2)
+        return plain_unfold(x, window, stride)
 
     @staticmethod
     @once_differentiable

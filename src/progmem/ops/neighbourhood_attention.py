@@ -13,8 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from progmem.ops import with_fused
-from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads, unfold
+from progmem.ops import left_open, with_fused
+from progmem.ops.layers import (
+    attend,
+    merge_heads,
+    plain_unfold,
+    rotate,
+    rotation,
+    split_heads,
+    unfold,
+)
 
 
 class Keys(NamedTuple):
@@ -74,7 +82,7 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
     mask = band_mask(valid, reach)
     chunks, chunk = mask.shape[1:3]
     padding = chunks * chunk - T
-    if padding:
+    if left_open(T) or padding:
         q, k, v = (F.pad(t, (0, 0, 0, padding)) for t in (q, k, v))
     k, v = (unfold(t, reach + chunk, chunk) for t in (k, v))  # (B, P, n+c, D)
     query, key, value = (
@@ -88,9 +96,9 @@ def band_attention(q: Tensor, keys: Keys, *, reach: int, heads: int) -> Tensor:
 def band_mask(valid: Tensor, reach: int) -> Tensor:
     """Which keys the queries of each chunk see, (B, P, c, n+c), of ``valid`` (B, reach+T)."""
     T = valid.shape[1] - reach
-    chunk = max(1, min(reach, T))  # c
-    chunks = -(-T // chunk)
-    valid = F.pad(valid, (0, chunks * chunk - T)).unfold(1, reach + chunk, chunk)
+    chunk = reach if left_open(T) else max(1, min(reach, T))  # c
+    chunks = (T + chunk - 1) // chunk
+    valid = plain_unfold(F.pad(valid, (0, chunks * chunk - T)), reach + chunk, chunk)
     band = torch.ones(chunk, reach + chunk, dtype=torch.bool, device=valid.device)
     band = band.tril(reach).triu()
     return band & valid[:, :, None] | band.triu(reach)  # a missing token sees itself

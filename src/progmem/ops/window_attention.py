@@ -34,7 +34,7 @@ from torch.autograd.function import once_differentiable
 
 from progmem.config import ModelConfig
 from progmem.geometry import WindowMasks, unfold_windows
-from progmem.ops import compute_dtype, with_fused
+from progmem.ops import compute_dtype, left_open, with_fused
 from progmem.ops.layers import (
     FeedForwardWeights,
     NormWeights,
@@ -272,11 +272,27 @@ class _Step(NamedTuple):
 
 def _scan(step: _Step, weights: ScanWeights, state: Tensor, seen: _SlotContext) -> Scanned:
     """Carry ``state`` (B, n, D) through all windows, in order."""
+    if left_open(seen.nonempty.shape[1]):
+        return _scan_any(step, weights, state, seen)
     found = []
     for w in range(seen.nonempty.shape[1]):
         found.append(step(weights, state, seen.window(w)))
         state = found[-1].memory
     return Scanned(*[torch.stack(parts, dim=1) for parts in zip(*found, strict=True)])
+
+
+def _scan_any(step: _Step, weights: ScanWeights, state: Tensor, seen: _SlotContext) -> Scanned:
+    """`_scan` of a number of windows that an export leaves open: one loop of the exported model."""
+    from torch._higher_order_ops.scan import scan  # it takes no view of an input for an output
+
+    def next_window(state: Tensor, window: tuple[Tensor, ...]) -> tuple[Tensor, list[Tensor]]:
+        found = step(weights, state, _SlotContext(*window))
+        return found.memory, [t.clone() for t in found]
+
+    windows = tuple(t.transpose(0, 1) for t in seen)
+    first = state.clone(memory_format=torch.contiguous_format)
+    _, found = scan(next_window, first, windows)
+    return Scanned(*[t.transpose(0, 1) for t in found])
 
 
 def _scan_with_adjoint(

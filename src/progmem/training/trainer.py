@@ -23,6 +23,7 @@ from progmem import ops
 from progmem.config import TrainConfig
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, TrainingError
+from progmem.model.encode import eval_mode
 from progmem.ops.cuda_graphs import GraphedUpdate
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process, split_batch
@@ -85,6 +86,7 @@ class Trainer:
     train: TrainConfig
     total: int  # steps of the whole run
     threads: int  # of a CPU
+    divisible: bool  # whether a batch can be held in parts
 
     def run(self, out: Path, *, fingerprint: Mapping[str, Any], log: Log | None) -> bool:
         """Make the steps that ``out`` has no checkpoint of; whether there were any.
@@ -150,7 +152,7 @@ class Trainer:
         them end, and divide the step when they go on from the last checkpoint.
         """
         parts, world = begun.at(number), self.fabric.world_size
-        most = max(1, self.task.batch_size // world)  # one row each
+        most = max(1, self.task.batch_size // world) if self.divisible else 1  # one row each
         short = ""
         while True:
             try:
@@ -182,12 +184,13 @@ class Trainer:
         batch = task.make_batch(number)
         own = split_batch(batch.size).rows
         few = [slice(i, i + FEW) for i in range(0, own.stop - own.start, FEW)]
-        losses = torch.cat(
-            [
-                task.row_losses(some, task.embed(task.learner, some)[0])
-                for some in map(batch.rows, few)
-            ]
-        )
+        with eval_mode(task.learner):  # in which no row depends on others
+            losses = torch.cat(
+                [
+                    task.row_losses(some, task.embed(task.learner, some)[0])
+                    for some in map(batch.rows, few)
+                ]
+            )
         names = [task.rows.describe(row) for row in rows[own].tolist()]
         bad = ~losses.isfinite()
         if bad.all():
@@ -225,6 +228,12 @@ def build_trainer(
 
     On one GPU updates are replayed as a CUDA graph, unless ``capture`` is False.
     """
+    divisible = not normalises_batches(task.learner)
+    if train.parts > 1 and not divisible:
+        raise ConfigError(
+            f"train.parts must be 1, got {train.parts}: this encoder's batch normalisation needs "
+            "all rows of a batch at once; set a smaller train.batch_size"
+        )
     with explain_oom(fabric.device):  # a few rows show which parameters the loss depends on
         few = task.make_batch(0, batch_size=min(task.batch_size, 2 * fabric.world_size))
         freeze_unreached(task.learner, lambda: compute_loss(task, task.learner, few)[0])
@@ -236,7 +245,7 @@ def build_trainer(
     return Trainer(
         task=task, optimizer=optimizer, update=ReplayedUpdate(eager) if replays else eager,
         fabric=fabric, train=train, total=total,
-        threads=threads_for(task.learner, task.batch_size),
+        threads=threads_for(task.learner, task.batch_size), divisible=divisible,
     )  # fmt: skip
 
 
@@ -363,10 +372,18 @@ def to_device(learner: M, device: torch.device, train: TrainConfig) -> M:
     return (learner.double() if train.precision == "64" else learner).to(device)
 
 
+def normalises_batches(learner: nn.Module) -> bool:
+    """Whether what it makes of a row depends on all rows that it is given with it."""
+    return any(isinstance(part, nn.BatchNorm1d) for part in learner.modules())
+
+
 def freeze_unreached(learner: nn.Module, loss: Callable[[], Tensor]) -> None:
     """Stop asking for gradients of parameters that ``loss`` does not depend on."""
+    buffers = [(buffer, buffer.clone()) for buffer in learner.buffers()]
     with ops.use_backend("plain"):  # one step is not worth compiling kernels for
         torch.autograd.backward(loss())
+    for buffer, before in buffers:  # such as the statistics of a batch normalisation
+        buffer.copy_(before)
     for parameter in learner.parameters():
         if parameter.grad is None:
             parameter.requires_grad_(False)
