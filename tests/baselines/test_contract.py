@@ -36,6 +36,7 @@ SMALL = {  # settings by which an encoder is small
     "transformer_xl": FRAME,
     "xlstm": FRAME,
     "ts2vec": {"dim": 8, "hidden": 6, "depth": 3},
+    "softclt": {"dim": 8, "hidden": 6, "depth": 3},
     "tstcc": {"dim": 8, "context": 8, "ahead": 2},
     "cpc": {"dim": 8, "context": 8, "ahead": 2},
     "simclr": {"dim": 8},

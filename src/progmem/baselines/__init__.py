@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from progmem.baselines import cpc, simclr, sslecg, ts2vec, tstcc
+from progmem.baselines import cpc, simclr, softclt, sslecg, ts2vec, tstcc
 from progmem.baselines.cnn import CNN
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.matched import MatchedNetwork, MemorylessConfig
@@ -54,6 +54,9 @@ ENCODERS: dict[str, Method] = {
     "xlstm": _matched(XLSTM),
     "ts2vec": Method(
         ts2vec.TS2VecConfig, ts2vec.TS2Vec, ts2vec.make_task, ts2vec.TRAINING, ts2vec.steps
+    ),
+    "softclt": Method(
+        softclt.SoftCLTConfig, ts2vec.TS2Vec, softclt.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
     "tstcc": Method(tstcc.TSTCCConfig, CNN, tstcc.make_task, tstcc.TRAINING),
     "cpc": Method(cpc.CPCConfig, CNN, cpc.make_task, cpc.TRAINING),
