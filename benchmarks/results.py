@@ -27,6 +27,7 @@ from benchmarks.few_labels_tables import (
     recipe_parts_table,
     small_sets_table,
 )
+from benchmarks.frame_sizes import frame_sizes_table
 from benchmarks.large_data import large_data_table
 from benchmarks.own_forecast import own_forecast_table
 from benchmarks.own_labels import own_labels_table
@@ -89,6 +90,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "own_forecast": own_forecast_table,
     "own_labels": own_labels_table,
     "large_data": large_data_table,
+    "frame_sizes": frame_sizes_table,
     "cue": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,

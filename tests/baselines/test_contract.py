@@ -31,16 +31,24 @@ FRAME = {"dim": 16, "heads": 2, "blocks": 2, "window": 6, "stride": 3, "patch": 
 SMALL = {  # settings by which an encoder is small
     "pmt": FRAME,
     "vanilla": FRAME,
+    "windowed": FRAME,
+    "windowed_state": FRAME,
+    "transformer_xl": FRAME,
+    "xlstm": FRAME,
     "ts2vec": {"dim": 8, "hidden": 6, "depth": 3},
+    "softclt": {"dim": 8, "hidden": 6, "depth": 3},
     "tstcc": {"dim": 8, "context": 8, "ahead": 2},
     "cpc": {"dim": 8, "context": 8, "ahead": 2},
     "simclr": {"dim": 8},
     "sslecg": {"dim": 8},
 }
-TRAINED = [name for name, method in ENCODERS.items() if method.task is not None]
-ONE_IS_ENOUGH = [TRAINED[0], *(pytest.param(n, marks=pytest.mark.slow) for n in TRAINED[1:])]
+ONE_IS_ENOUGH = ["pmt", *(pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS if n != "pmt")]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 EACH = pytest.mark.parametrize("name", ENCODERS)
+# to train, transformer_xl stands for these
+ALIKE = ("vanilla", "windowed", "windowed_state", "xlstm")
+TRAINED = [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in ENCODERS]
+EACH_TRAINED = pytest.mark.parametrize("name", TRAINED)
 
 
 def test_there_is_a_row_for_every_encoder():
@@ -50,6 +58,8 @@ def test_there_is_a_row_for_every_encoder():
 @pytest.fixture(params=ENCODERS)
 def encoder(request):
     torch.manual_seed(0)
+    if request.param == "xlstm":
+        pytest.importorskip("xlstm")
     return make_encoder(request.param, channels=2, **SMALL[request.param])
 
 
@@ -245,7 +255,7 @@ def differing(ours, theirs):
     return [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@EACH_TRAINED
 def test_a_run_gives_the_same_weights_every_time_and_is_kept_whole(tmp_path, name):
     first, again = (trained(name, tmp_path / f, gaps=True) for f in ("first", "again"))
     assert not differing(first, again)
@@ -275,7 +285,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, name):
     assert not differing(whole, again)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@EACH
 def test_the_loss_reaches_every_parameter_that_is_trained(name):
     task = task_of(name)
     loss, _, _ = compute_loss(task, task.learner, task.make_batch(0))
@@ -288,7 +298,7 @@ def test_the_loss_reaches_every_parameter_that_is_trained(name):
     assert len(grouped) == len(reached)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@EACH
 def test_a_batch_in_parts_has_the_gradients_of_the_whole(name):
     """Without dropout, whose draws differ. Batch normalisation would change: it is refused."""
     if normalises_batches(make_encoder(name, channels=2, **SMALL[name])):
@@ -313,7 +323,7 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(name):
         assert (whole - parts).abs().max() <= 1e-10 * whole.abs().max() + 1e-14
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@EACH
 def test_a_row_has_a_loss_of_its_own(name):
     task = task_of(name)
     batch = task.make_batch(0)
@@ -321,7 +331,7 @@ def test_a_row_has_a_loss_of_its_own(name):
     assert losses.shape == (len(batch.lengths),) and losses.isfinite().all()
 
 
-@EACH
+@EACH_TRAINED
 def test_it_learns_from_labels(tmp_path, name):
     changed = ("train.steps=2", "train.batch_size=8")
     cfg = read_finetune_config(None, [*settings(name), *changed])
@@ -332,7 +342,7 @@ def test_it_learns_from_labels(tmp_path, name):
     assert (again.predict(X) == found.classifier.predict(made(count=16).test)).all()
 
 
-@pytest.mark.parametrize("name", [name for name in TRAINED if name != "pmt"])
+@pytest.mark.parametrize("name", TRAINED[1:])  # all but PMT itself
 def test_it_is_trained_and_used_as_pmt_is(tmp_path, monkeypatch, capsys, name):
     """One command trains it, others embed and classify with it, and PMTEncoder holds it."""
     monkeypatch.chdir(tmp_path)
@@ -380,14 +390,16 @@ def test_it_is_trained_and_used_as_pmt_is(tmp_path, monkeypatch, capsys, name):
 @pytest.mark.parametrize(
     "given, message",
     [
-        (["encoder.name=ts3vec"], "encoder.name must be one of pmt, vanilla, ts2vec.*got 'ts3vec'"),
+        (["encoder.name=ts3vec"], "encoder.name must be one of pmt, vanilla, .*got 'ts3vec'"),
         (["encoder.name=ts2vec", "encoder.dims=8"], "unknown setting 'encoder.dims'; did you mean "
                                                     "'encoder.dim'"),
         (["encoder.name=ts2vec", "encoder.depth=99"], "encoder.depth must be a whole number"),
         (["encoder.name=ts2vec", "model.dim=8"], "the encoder ts2vec has no settings model.*"),
         (["encoder.name=ts2vec", "loss.icl=0"], "the encoder ts2vec has no settings loss.*"),
         (["encoder.name=ts2vec", "encoder.channels=3"], "encoder.channels is 3, the recordings"),
-        (["encoder.name=vanilla"], "vanilla learns from labels alone: progmem finetune"),
+        (["encoder.name=vanilla", "loss.pcl=1"], "loss.pcl needs memory, and vanilla has none"),
+        (["encoder.name=xlstm", "model.slots=1"], "model.slots must be 0, as this encoder has no"),
+        (["loss.pcl=1", "model.slots=0"], "set loss.pcl=0 or model.slots to 1 or more"),
         (["encoder.dim=8"], "of the encoder pmt, 'encoder.dim' is called 'model.dim'"),
     ],
 )  # fmt: skip

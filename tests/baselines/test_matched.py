@@ -9,7 +9,7 @@ import torch
 from model_setup import gradients, make_series, weighted_sum
 
 import progmem
-from progmem.baselines.matched import MatchedEncoder, last_row
+from progmem.baselines.matched import MatchedNetwork, last_row
 from progmem.baselines.transformer_xl import TransformerXL
 from progmem.baselines.windowed import WindowedTransformer
 from progmem.baselines.xlstm import XLSTM, mlstm
@@ -27,7 +27,7 @@ def make(stack, *, window=6, stride=3, slots=0, blocks=1, **settings):
         channels=2, dim=16, heads=2, blocks=blocks, window=window, stride=stride, slots=slots,
         patch=3, patch_stride=2, **settings,
     )  # fmt: skip
-    model = MatchedEncoder(cfg, STACKS[stack](cfg)).double()
+    model = MatchedNetwork(cfg, STACKS[stack]).double()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(0.1 * torch.randn_like(p))
@@ -112,9 +112,9 @@ def test_a_segment_reads_the_cache_but_teaches_it_nothing():
 def test_a_token_sees_only_its_past(stack):
     model = make(stack)
     x = torch.randn(1, 61, 2).double()
-    before = model.encode(x)
+    before = model(x)
     x[:, 31:] += 1  # tokens end at sample 2 t + 3: those up to 14 end before
-    after = model.encode(x)
+    after = model(x)
     torch.testing.assert_close(after.tokens[:, :15], before.tokens[:, :15], rtol=0, atol=1e-12)
     assert (after.tokens[:, 15:] - before.tokens[:, 15:]).abs().amax(2).min() > 1e-9
 
@@ -122,22 +122,22 @@ def test_a_token_sees_only_its_past(stack):
 def test_a_state_that_is_passed_on_sees_only_the_windows_up_to_it():
     model = make("windowed", slots=1)
     x = torch.randn(1, 61, 2).double()
-    before = model.encode(x)
+    before = model(x)
     x[:, 31:] += 1
-    after = model.encode(x)
+    after = model(x)
     past = before.window_spans[:, 1] <= 31
     apart = (after.memory - before.memory).abs().amax((0, 2, 3))
     assert past.any() and apart[past].max() < 1e-12 and apart[~past].min() > 1e-9
     x[:, 31:] -= 1
     x[:, :4] += 1  # what comes first is still known at the end
-    assert (model.encode(x).eos - before.eos).abs().max() > 1e-9
+    assert (model(x).eos - before.eos).abs().max() > 1e-9
 
 
 def test_without_a_state_each_window_is_alone():
     model = make("windowed", window=6, stride=6)
     x = torch.randn(1, 3 + 2 * 17, 2).double()  # three windows
-    whole = model.encode(x)
-    alone = model.encode(x[:, 24:])  # the last of them
+    whole = model(x)
+    alone = model(x[:, 24:])  # the last of them
     torch.testing.assert_close(whole.eos, alone.eos, rtol=0, atol=1e-12)
     signal, valid = model.tokenizer(x)
     second = model.stack(signal, masks_of(model, valid)).tokens[:, 6:12]
@@ -184,7 +184,7 @@ def test_an_architecture_has_within_a_tenth_of_the_parameters_of_pmt(stack, size
         pytest.importorskip("xlstm")
     cfg = progmem.ModelConfig.for_length(128, 9, size=size)
     with torch.device("meta"):
-        model = MatchedEncoder(cfg, STACKS[stack](cfg))
+        model = MatchedNetwork(cfg, STACKS[stack])
     ours = sum(p.numel() for p in model.parameters())
     assert abs(ours / progmem.count_params(cfg)["total"] - 1) < 0.1
 

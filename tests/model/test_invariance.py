@@ -1,52 +1,15 @@
-"""What must not matter: batch mates, their order and length, padding, tracing.
-
-What all encoders of the registry promise is in tests/baselines/test_contract.py.
-"""
-
-from dataclasses import replace
+"""PMT's windows and gradients, and tracing; what all encoders promise is in tests/baselines."""
 
 import pytest
 import torch
 from model_setup import make_model, make_series, weighted_sum
 
 import progmem
-from progmem.baselines import make_encoder
-from progmem.baselines.matched import MatchedEncoder
-from progmem.baselines.transformer_xl import TransformerXL
-from progmem.baselines.windowed import WindowedTransformer
-from progmem.baselines.xlstm import XLSTM
-
-
-def matched(stack, slots=0):
-    def build(cfg):
-        cfg = replace(cfg, slots=slots)
-        return MatchedEncoder(cfg, stack(cfg))
-
-    return build
-
-
-ENCODERS = {
-    "transformer_xl": matched(TransformerXL),
-    "xlstm": matched(XLSTM), "windowed": matched(WindowedTransformer),
-    "windowed_state": matched(WindowedTransformer, slots=2),
-}  # fmt: skip
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
-
-
-@pytest.fixture(params=ENCODERS)
-def encoder(request):
-    if request.param == "xlstm":
-        pytest.importorskip("xlstm")
-    cfg = progmem.ModelConfig(channels=2, size="tiny", window=6, stride=3, patch=4, patch_stride=2)
-    return ENCODERS[request.param](cfg)
+from progmem.baselines import build, make_encoder
 
 
 def floats(z):
     return {n: t for n, t in z._asdict().items() if t is not None and t.is_floating_point()}
-
-
-def rows(z, index):
-    return z._replace(**{n: t[index] for n, t in floats(z).items()})
 
 
 def assert_equal_rows(ours, theirs, tolerance):
@@ -55,36 +18,6 @@ def assert_equal_rows(ours, theirs, tolerance):
         theirs_part = getattr(theirs, name)
         apart = (ours_part - theirs_part[:, : ours_part.shape[1]]).abs().max()
         assert apart <= tolerance * theirs_part.abs().max(), name
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_series_does_not_see_its_mates(encoder, dtype):
-    encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
-    x = torch.randn(24, 61, 2, dtype=dtype)
-    x[5, 10:30] = torch.nan
-    together = encoder.encode(x, batch_size=24)
-    assert_equal_rows(encoder.encode(x, batch_size=1), together, tolerance)
-    order = torch.randperm(24)
-    shuffled = encoder.encode(x[order])
-    assert_equal_rows(rows(shuffled, order.argsort()), together, tolerance)
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_right_padding_is_neutral(encoder, dtype):
-    encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
-    lengths = [200, 4, 37, 5, 61]
-    series = [torch.randn(n, 2, dtype=dtype) for n in lengths]
-    x = torch.nn.utils.rnn.pad_sequence(series, batch_first=True, padding_value=123.0)
-    x[1, 50] = torch.inf  # past the end of its series: never read
-    padded = encoder.encode(x, lengths=lengths)
-    as_list = encoder.encode(series, batch_size=2)
-    for i, s in enumerate(series):
-        alone = encoder.encode(s[None])
-        for z in (padded, as_list):
-            row = rows(z, [i])
-            assert_equal_rows(alone, row, tolerance)
-            K = alone.tokens.shape[1]
-            assert not row.tokens[:, K:].any() and not z.token_mask[i, K:].any()
 
 
 def whole(x):
@@ -126,31 +59,6 @@ def test_one_series_at_a_time_or_64_is_the_same_to_a_millionth(kind, monkeypatch
     assert all(t.isfinite().all() for t in floats(together).values())
 
 
-def test_lengths_are_given_by_name(encoder):
-    x, lengths = torch.randn(2, 61, 2), torch.tensor([61, 40])
-    with pytest.raises(TypeError, match="positional"):
-        encoder.encode(x, lengths)
-    with pytest.raises(TypeError, match="positional"):
-        encoder(x, None, lengths)
-
-
-def test_a_gap_or_padding_never_reaches_a_mate(encoder):
-    x = torch.randn(3, 61, 2)
-    clean = encoder.encode(x)
-    x[1] = torch.nan
-    x[2, 20:25, 0] = torch.nan
-    assert_equal_rows(rows(clean, [0]), rows(encoder.encode(x), [0]), 1e-6)
-
-
-def test_a_series_that_is_all_missing_is_finite_and_masked(encoder):
-    z = encoder.encode(torch.full((1, 61, 2), torch.nan))
-    assert all(t.isfinite().all() for t in floats(z).values())
-    assert not z.token_mask.any() and not z.tokens.any()
-    if z.memory is not None:  # every window passes the first state on
-        assert not z.window_mask.any()
-        assert torch.equal(z.memory[0], encoder.stack.state.expand_as(z.memory[0]))
-
-
 def test_every_window_of_a_missing_series_passes_the_reset_state_on():
     model = make_model(6, 3, 2)
     z = model.encode(torch.full((1, 61, 2), torch.nan))
@@ -168,20 +76,6 @@ def test_a_missing_window_passes_its_carry_on():
     assert len(missing) > 2
     for w in missing:
         assert torch.equal(z.memory[0, w], z.memory[0, w - 1])
-
-
-def test_the_callers_array_is_never_changed(encoder):
-    x = torch.randn(2, 61, 2).double()
-    x[0, 3:9] = torch.nan
-    for given in (x, x.numpy()):
-        before = given.clone() if isinstance(given, torch.Tensor) else given.copy()
-        encoder.double().encode(given)
-        torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
-
-
-def test_encode_leaves_the_training_mode_and_no_graph(encoder):
-    z = encoder.train().encode(torch.randn(1, 61, 2))
-    assert encoder.training and not any(t.requires_grad for t in floats(z).values())
 
 
 @pytest.mark.parametrize("readout", ["carry", "block"])
@@ -212,13 +106,9 @@ def test_tokens_of_no_window_still_give_finite_gradients():
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_a_failed_encode_leaves_the_training_mode(encoder):
-    with pytest.raises(progmem.InputError):
-        encoder.train().encode(torch.full((1, 61, 2), torch.inf))
-    assert encoder.training
-
-
-def test_values_that_overflow_the_model_are_reported_not_returned(encoder):
+@pytest.mark.parametrize("name", ["pmt", "vanilla"])
+def test_values_that_overflow_the_model_are_reported_not_returned(name):
+    encoder = build(name, make_model(6, 3, 2).cfg)
     with pytest.raises(progmem.InputError, match=r"series 1 gave values that are not finite"):
         encoder.half().encode(torch.stack([torch.zeros(61, 2), 6e4 * torch.randn(61, 2).sign()]))
 

@@ -9,7 +9,7 @@ import torch
 from probe_setup import noise, small
 
 import progmem
-from progmem.baselines import build
+from progmem.baselines import ENCODERS, make_encoder
 from progmem.cli import main
 from progmem.config import read_config
 from progmem.encoding import Encoding
@@ -164,7 +164,7 @@ def short():
             noise(),
             "the encoder pmt has none; a PMT needs model.slot",
         ),
-        (lambda: build("vanilla", small()), noise(), "the encoder vanilla has none"),
+        (lambda: make_encoder("ts2vec", channels=1), noise(), "the encoder ts2vec has none"),
         (lambda: progmem.PMT(small(normalise="series")), noise(), "by its own statistics"),
         (lambda: progmem.PMT(small(window=60, stride=60)), noise(), "do not fit before the final"),
         (lambda: progmem.PMT(small()), noise(4), "5 recordings or more, got 4"),
@@ -249,18 +249,23 @@ def test_the_experiments_differ_in_what_they_compare_and_leave_room_for_every_ga
     configs = {path.stem: read_config(path) for path in sorted(EXPERIMENTS.glob("*.yaml"))}
     assert configs.pop("default") == read_config(None)
     assert configs.pop("default-pcl") == read_config(None, ["loss.pcl=1"])
-    assert set(configs) == {"pcl-carry", "pcl-block", "no-pcl-carry", "no-pcl-block"}
+    ours = {"pcl-carry", "pcl-block", "no-pcl-carry", "no-pcl-block"}
+    others = {name for name, method in ENCODERS.items() if method.in_frame} - {"pmt"}
+    assert set(configs) == ours | others
     rest = []
     for name, cfg in configs.items():
         shape = progmem.ModelConfig.for_length(500, 1, **cfg.model)
-        assert shape.stride == shape.window and shape.readout == name.rsplit("-")[-1]
-        assert (cfg.loss.pcl == 0) == name.startswith("no-")
+        assert shape.stride == shape.window
+        assert cfg.encoder == {"name": name if name in others else "pmt"}
+        if name in ours:
+            assert shape.readout == name.rsplit("-")[-1]
+        assert (cfg.loss.pcl == 0) == (name in others or name.startswith("no-"))
         tokens = count_tokens(shape, 500)
         windows = count_windows(shape, tokens)
         final = int(window_spans(shape, 0, windows, tokens=tokens)[-1, 0])
         assert tokens == 5 * shape.window and len(place_cues(500, final)) == 4
         values = cfg.to_dict()
-        values["model"].pop("readout")
-        values["loss"].pop("pcl")
+        values["model"].pop("readout", None)
+        values["loss"].pop("pcl"), values.pop("encoder")
         rest.append(values)
     assert all(values == rest[0] for values in rest)

@@ -6,12 +6,19 @@ one row of settings in tests/baselines/test_contract.py.
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
-from progmem.baselines import cpc, simclr, sslecg, ts2vec, tstcc
+from torch import nn
+
+from progmem.baselines import cpc, simclr, softclt, sslecg, ts2vec, tstcc
 from progmem.baselines.cnn import CNN
 from progmem.baselines.encoder import Baseline
+from progmem.baselines.matched import MatchedNetwork, MemorylessConfig
+from progmem.baselines.transformer_xl import TransformerXL
 from progmem.baselines.vanilla import VanillaTransformer
+from progmem.baselines.windowed import WindowedTransformer
+from progmem.baselines.xlstm import XLSTM
 from progmem.config import ModelConfig, check_names, given, names
 from progmem.errors import ConfigError
 from progmem.model.pmt import PMT
@@ -22,9 +29,8 @@ class Method(NamedTuple):
     """What an encoder is made of, and how it is trained."""
 
     config: type  # a frozen dataclass with the published settings, an `EncoderConfig`
-    network: type  # made of a config: PMT itself, or a `baselines.encoder.Network`
-    # its Task (training/trainer.py) of an encoder, rows and settings; None: it learns from labels
-    task: Callable[..., Any] | None = None
+    network: Callable[[Any], nn.Module]  # of a config: PMT itself, or a `baselines.encoder.Network`
+    task: Callable[..., Any]  # its Task (training/trainer.py) of an encoder, rows and settings
     training: Mapping[str, Any] = {}  # published settings of TrainConfig
     steps: Callable[[int], int] | None = None  # published, by the number of values trained on
 
@@ -34,11 +40,23 @@ class Method(NamedTuple):
         return issubclass(self.config, ModelConfig)
 
 
+def _matched(stack: Callable[[ModelConfig], nn.Module], config: type = MemorylessConfig) -> Method:
+    """PMT with another stack of layers."""
+    return Method(config, partial(MatchedNetwork, stack=stack), pmt.make_task)
+
+
 ENCODERS: dict[str, Method] = {
     "pmt": Method(ModelConfig, PMT, pmt.make_task),
-    "vanilla": Method(ModelConfig, VanillaTransformer),
+    "vanilla": Method(MemorylessConfig, VanillaTransformer, pmt.make_task),
+    "windowed": _matched(WindowedTransformer),
+    "windowed_state": _matched(WindowedTransformer, ModelConfig),
+    "transformer_xl": _matched(TransformerXL),
+    "xlstm": _matched(XLSTM),
     "ts2vec": Method(
         ts2vec.TS2VecConfig, ts2vec.TS2Vec, ts2vec.make_task, ts2vec.TRAINING, ts2vec.steps
+    ),
+    "softclt": Method(
+        softclt.SoftCLTConfig, ts2vec.TS2Vec, softclt.make_task, ts2vec.TRAINING, ts2vec.steps
     ),
     "tstcc": Method(tstcc.TSTCCConfig, CNN, tstcc.make_task, tstcc.TRAINING),
     "cpc": Method(cpc.CPCConfig, CNN, cpc.make_task, cpc.TRAINING),

@@ -64,11 +64,25 @@ class Baseline(nn.Module):
         self.feature_stats = FeatureStatsBuffers(self.cfg.dim, self.cfg.channels)
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
     ) -> Encoding:
-        """Encode normalised series (B, L, C), as `PMT.forward` does."""
-        z: Encoding = self.network(x, mask, lengths=lengths)
+        """Encode normalised series (B, L, C), as `PMT.forward` does.
+
+        Only networks that learn by the objectives of PMT can have ``hidden`` samples.
+        """
+        more = {} if hidden is None else {"hidden": hidden}
+        z: Encoding = self.network(x, mask, lengths=lengths, **more)
         return z
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """As `PMT.decode`, for networks that learn by the objectives of PMT."""
+        samples: Tensor = self.network.decode(tokens)
+        return samples
 
     def token_spans(self, length: int) -> Tensor:
         """Samples [from, to) of each token of a series of ``length`` samples, (K, 2)."""
@@ -104,7 +118,10 @@ class Baseline(nn.Module):
 
     def untrained(self) -> "Baseline":
         """Another of the same config, freshly drawn."""
-        return Baseline(self.name, type(self.network)(self.cfg))
+        from progmem.baselines import build  # it imports this module
+
+        other: Baseline = build(self.name, self.cfg)
+        return other
 
     def save(self, folder: str | Path) -> None:
         """Write weights and config under a checksum; `progmem.load` reads them back."""

@@ -7,23 +7,35 @@ where it says so.
 Shapes: B series, L samples, C channels, K tokens, N windows, n slots, R rows, D width.
 """
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from progmem.config import ModelConfig
+from progmem.config import ModelConfig, checked
 from progmem.encoding import Encoding
-from progmem.geometry import WindowMasks, count_tokens, count_windows, window_masks
-from progmem.geometry import token_spans as spans_of_tokens
-from progmem.geometry import window_spans as spans_of_windows
-from progmem.missing import tell_of_missing
-from progmem.model.encode import blank_encoding, encode_rows, eval_mode, moments_for, write
+from progmem.geometry import (
+    WindowMasks,
+    count_tokens,
+    count_windows,
+    token_spans,
+    window_masks,
+    window_spans,
+)
 from progmem.model.encoder import NeighbourhoodEncoder
 from progmem.model.tokenizer import Tokenizer
-from progmem.series import ChannelStats, Series, check_count, check_finite, check_tensor
+from progmem.series import check_tensor
 
 LAYERS_PER_BLOCK = 2  # a PMA block weighs about as much as two transformer layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorylessConfig(ModelConfig):
+    """The settings ``model.*`` of an encoder that has no memory."""
+
+    slots: int = checked(0, lambda v: v == 0, "0, as this encoder has no memory")
 
 
 class StackOutput(NamedTuple):
@@ -42,28 +54,23 @@ class Stack(Protocol):
         ...
 
 
-class MatchedEncoder(nn.Module):
-    """PMT's tokenizer and neighbourhood encoder around a ``stack``.
-
-    ``encode`` takes a user's series; ``forward`` is differentiable and takes normalised tensors.
+class MatchedNetwork(nn.Module):
+    """PMT's tokenizer and neighbourhood encoder around a stack of layers.
 
     Example:
-        >>> import progmem, torch
-        >>> from progmem.baselines.matched import MatchedEncoder
-        >>> from progmem.baselines.transformer_xl import TransformerXL
-        >>> cfg = progmem.ModelConfig(channels=3, size="tiny", slots=0)
-        >>> encoder = MatchedEncoder(cfg, TransformerXL(cfg))
+        >>> import torch
+        >>> from progmem.baselines import make_encoder
+        >>> encoder = make_encoder("transformer_xl", channels=3, size="tiny")
         >>> z = encoder.encode(torch.randn(2, 200, 3))
         >>> z.tokens.shape, z.sequence.shape, z.eos.shape
         (torch.Size([2, 97, 64]), torch.Size([2, 64]), torch.Size([2, 64]))
     """
 
-    def __init__(self, cfg: ModelConfig, stack: nn.Module) -> None:
+    def __init__(self, cfg: ModelConfig, stack: Callable[[ModelConfig], nn.Module]) -> None:
         super().__init__()
         self.cfg = cfg
-        self.stats = ChannelStats(cfg.channels)
         self.tokenizer = Tokenizer(cfg)
-        self.stack = stack
+        self.stack = stack(cfg)
         self.encoder = NeighbourhoodEncoder(cfg)
         self.predictor = nn.Linear(cfg.dim, cfg.channels * cfg.patch) if cfg.predictor else None
 
@@ -99,8 +106,8 @@ class MatchedEncoder(nn.Module):
             eos=out.eos,
             token_mask=valid,
             window_mask=masks.nonempty,
-            token_spans=spans_of_tokens(cfg, 0, K),
-            window_spans=spans_of_windows(cfg, 0, N, tokens=K),
+            token_spans=token_spans(cfg, 0, K),
+            window_spans=window_spans(cfg, 0, N, tokens=K),
         )
 
     def decode(self, tokens: Tensor) -> Tensor:
@@ -108,22 +115,9 @@ class MatchedEncoder(nn.Module):
         assert self.predictor is not None, "this model was not trained to predict hidden samples"
         return self.predictor(tokens).unflatten(2, (self.cfg.channels, self.cfg.patch))
 
-    @torch.no_grad()
-    def encode(self, x: Any, *, lengths: Any = None, batch_size: int = 64) -> Encoding:
-        """Encode series as they are, as `PMT.encode` does."""
-        series = Series(x, lengths, self.cfg)
-        tell_of_missing(series.arrays, series.names, lengths=series.lengths)
-        check_count("batch_size", batch_size)
-        like = self.tokenizer.conv.weight
-        slots = like.new_empty(self.cfg.slots, 0) if self.cfg.slots else None
-        out = blank_encoding(self.cfg, series, like=like, memory=slots)
-        out = out._replace(eos=torch.zeros_like(out.sequence))
-        with eval_mode(self):
-            for rows in series.batches(batch_size):
-                moments = moments_for(self.cfg, self.stats, series, rows)
-                write(out, rows, encode_rows(self, series, rows, moments=moments, like=like))
-        check_finite(out.sequence, series.names)
-        return out
+    def token_spans(self, length: int) -> Tensor:
+        """Samples [from, to) of each token of a series of ``length`` samples, (K, 2)."""
+        return token_spans(self.cfg, 0, count_tokens(self.cfg, length))
 
 
 def last_row(rows: Tensor, valid: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, D width, 
 T samples of a crop or of the overlap.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,6 +35,7 @@ TRAINING = {
     "precision": "32",
 }  # fmt: skip
 SHORTEST_CROP = 2  # samples
+LEAST_WEIGHT = 1e-6  # of a positive; smaller ones are 0
 
 
 def steps(values: int) -> int:
@@ -159,27 +161,42 @@ class _Block(nn.Module):
 
 
 def hierarchical_loss(
-    first: Tensor, second: Tensor, *, apart: Tensor, instance: float = 0.5, temporal: float = 0.5
+    first: Tensor,
+    second: Tensor,
+    *,
+    apart: Tensor,
+    instance: float = 0.5,
+    temporal: float = 0.5,
+    alike: Tensor | None = None,
+    sharpness: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss of vectors (B, T, D) of the overlap in both crops; its two contrasts, not weighted.
 
     Both contrasts are taken at each scale, from samples to the whole overlap, and averaged.
-    ``apart`` (B, B) is True where rows may be told from each other.
+    ``apart`` (B, B) is True where rows may be told from each other. Where contrasts are soft
+    (`progmem.baselines.softclt`), ``alike`` (B, B) says how much a row is another one's positive,
+    and ``sharpness`` how fast that falls with the distance of two times; it doubles at each scale.
     """
     of_instances, of_times = first.new_zeros(()), first.new_zeros(())
     scales = 0
     while True:
+        of_instances = of_instances + instance_contrast(first, second, apart, alike)
+        if first.shape[1] > 1:
+            near = None
+            if sharpness:
+                near = nearness(first.shape[1], sharpness * 2**scales, first)
+            of_times = of_times + temporal_contrast(first, second, near)
         scales += 1
-        of_instances = of_instances + instance_contrast(first, second, apart)
         if first.shape[1] == 1:
             break
-        of_times = of_times + temporal_contrast(first, second)
         first, second = (F.max_pool1d(z.mT, 2).mT for z in (first, second))
     of_instances, of_times = of_instances / scales, of_times / scales
     return instance * of_instances + temporal * of_times, of_instances, of_times
 
 
-def instance_contrast(first: Tensor, second: Tensor, apart: Tensor) -> Tensor:
+def instance_contrast(
+    first: Tensor, second: Tensor, apart: Tensor, alike: Tensor | None = None
+) -> Tensor:
     """At each time, the share of a row's other crop among all rows of both crops."""
     B = len(first)
     if B == 1:
@@ -187,23 +204,38 @@ def instance_contrast(first: Tensor, second: Tensor, apart: Tensor) -> Tensor:
     rows = torch.cat([first, second]).transpose(0, 1)  # (T, 2B, D)
     row = torch.arange(2 * B, device=first.device)
     other_crop = row[:, None] == (row + B) % (2 * B)
-    return _mean_surprise(rows @ rows.mT, apart.repeat(2, 2) | other_crop)
+    return _mean_surprise(rows @ rows.mT, apart.repeat(2, 2) | other_crop, alike)
 
 
-def temporal_contrast(first: Tensor, second: Tensor) -> Tensor:
+def temporal_contrast(first: Tensor, second: Tensor, near: Tensor | None = None) -> Tensor:
     """In each row, the share of a time in the other crop among all times of both crops."""
     T = first.shape[1]
     times = torch.cat([first, second], dim=1)  # (B, 2T, D)
     itself = torch.eye(2 * T, dtype=torch.bool, device=first.device)
-    return _mean_surprise(times @ times.mT, ~itself)
+    return _mean_surprise(times @ times.mT, ~itself, near)
 
 
-def _mean_surprise(similarity: Tensor, allowed: Tensor) -> Tensor:
-    """Mean of -log softmax (m, 2n, 2n) over what is ``allowed``, at each entry's other crop."""
+def nearness(times: int, sharpness: float, like: Tensor) -> Tensor:
+    """How much a time is another one's positive, (T, T): 2 sigmoid(-sharpness |t - t'|)."""
+    time = torch.arange(times, device=like.device, dtype=like.dtype)
+    near = 2 * torch.sigmoid(-sharpness * (time[:, None] - time).abs())
+    return torch.where(near < LEAST_WEIGHT, 0.0, near)
+
+
+def _mean_surprise(similarity: Tensor, allowed: Tensor, positive: Tensor | None) -> Tensor:
+    """Mean over entries of -log softmax (m, 2n, 2n) over what is ``allowed``, at the positives.
+
+    The positive of an entry is the same one in the other crop or, with weights ``positive``
+    (n, n), all entries of both crops but itself, by their weights.
+    """
     n = similarity.shape[-1] // 2
     log_share = similarity.masked_fill(~allowed, -torch.inf).log_softmax(-1)
-    both = log_share.diagonal(n, -2, -1), log_share.diagonal(-n, -2, -1)
-    return -torch.cat(both, dim=-1).mean()
+    if positive is None:
+        both = log_share.diagonal(n, -2, -1), log_share.diagonal(-n, -2, -1)
+        return -torch.cat(both, dim=-1).mean()
+    weights = torch.where(allowed, positive.to(log_share.dtype).repeat(2, 2), 0.0)
+    weighed = weights * log_share.masked_fill(~allowed, 0.0)
+    return -weighed.sum((-2, -1)).mean() / (2 * n)
 
 
 class Crop(NamedTuple):
@@ -229,6 +261,7 @@ class CropBatch(NamedTuple):
     overlap: int  # samples that both crops have: the last of the first, the first of the second
     lengths: Tensor  # (b,)
     apart: Tensor  # (B, B): rows that share no samples
+    alike: Tensor | None  # (B, B): how much a row is a positive of another, if that is soft
 
     def rows(self, part: slice) -> "CropBatch":
         """Some of the own rows."""
@@ -267,13 +300,23 @@ class AveragedLearner(nn.Module):
 
 
 class TS2VecTask:
-    """TS2Vec's loss of a batch; all random numbers are functions of seed, step and row."""
+    """TS2Vec's loss of a batch; all random numbers are functions of seed, step and row.
+
+    ``alike`` gives the soft positives (B, B) of rows (B,), and ``sharpness`` those of times.
+    """
 
     compares_rows = True
     fixed_shapes = False  # the lengths of crops are drawn
 
     def __init__(
-        self, encoder: Any, rows: TrainingWindows, cfg: RunConfig, *, device: torch.device
+        self,
+        encoder: Any,
+        rows: TrainingWindows,
+        cfg: RunConfig,
+        *,
+        device: torch.device,
+        alike: Callable[[Tensor], Tensor] | None = None,
+        sharpness: float = 0.0,
     ) -> None:
         shortest = int(rows.length.argmin())
         if rows.length[shortest] < SHORTEST_CROP:
@@ -281,6 +324,7 @@ class TS2VecTask:
             raise InputError(f"{name} needs at least {SHORTEST_CROP} samples to be cropped, got 1")
         self.learner = to_device(AveragedLearner(encoder), device, cfg.train)
         self.rows, self.cfg, self.device = rows, cfg, device
+        self.alike, self.sharpness = alike, sharpness
         assert cfg.train.batch_size is not None  # defaults are filled in
         self.batch_size = min(cfg.train.batch_size, len(rows))
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
@@ -313,8 +357,9 @@ class TS2VecTask:
             crops.append(Crop(batch.x[row, place], batch.observed[row, place], keep))
         index = chosen.to(self.device)
         apart = ~overlapping(*(t[index] for t in self.row_spans))
+        alike = None if self.alike is None else self.alike(chosen).to(self.device)
         return CropBatch(
-            len(chosen), group, (crops[0], crops[1]), end - start, batch.lengths, apart
+            len(chosen), group, (crops[0], crops[1]), end - start, batch.lengths, apart, alike
         )
 
     def embed(self, learner: nn.Module, batch: CropBatch) -> tuple[tuple[Overlap, Overlap], Tensor]:
@@ -328,8 +373,9 @@ class TS2VecTask:
         first, second = (batch.group.gather(view.tokens) for view in embedded)
         cfg = self.learner.encoder.cfg
         found = hierarchical_loss(
-            first, second, apart=batch.apart, instance=cfg.instance, temporal=cfg.temporal
-        )
+            first, second, apart=batch.apart, instance=cfg.instance, temporal=cfg.temporal,
+            alike=batch.alike, sharpness=self.sharpness,
+        )  # fmt: skip
         share = len(batch.lengths) / batch.size  # every process computes the loss of all rows
         values = batch.group.total(torch.stack([part.detach() * share for part in found]))
         return found[0] * share, dict(zip(("loss", "instance", "temporal"), values, strict=True))

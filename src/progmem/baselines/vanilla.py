@@ -1,4 +1,7 @@
-"""The vanilla transformer: same tokenizer and layers, full attention, no windows, no memory.
+"""The vanilla transformer: same tokenizer and layers, full attention, no memory.
+
+Windows are only where PMT's objectives compare the means of their tokens. It has as many layers as
+PMT has blocks, and about half its parameters.
 
 Shapes: B series, L samples, C channels, K tokens, D width, H heads, d = D / H.
 """
@@ -8,9 +11,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from progmem.baselines.matched import last_row
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
-from progmem.geometry import count_tokens, token_spans
+from progmem.geometry import count_tokens, count_windows, token_spans, window_masks, window_spans
 from progmem.model.layers import AttentionLayer, Norm
 from progmem.model.tokenizer import Tokenizer
 from progmem.ops.layers import attend, merge_heads, rotate, rotation, split_heads
@@ -27,14 +31,21 @@ class VanillaTransformer(nn.Module):
         self.cls = nn.Parameter(0.02 * torch.randn(cfg.dim))
         self.layers = nn.ModuleList(AttentionLayer(cfg.dim, cfg.dropout) for _ in range(cfg.blocks))
         self.norm = Norm(cfg.dim)
+        self.predictor = nn.Linear(cfg.dim, cfg.channels * cfg.patch) if cfg.predictor else None
 
     def forward(
-        self, x: Tensor, mask: Tensor | None = None, *, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
     ) -> Encoding:
         """Encode normalised series (B, L, C), as `PMT.forward` does."""
-        check_tensor(x, self.cfg)
+        cfg = self.cfg
+        check_tensor(x, cfg)
         B, L, _ = x.shape
-        tokens, valid = self.tokenizer(x, mask, lengths)
+        tokens, valid = self.tokenizer(x, mask, lengths, hidden)
         rows = torch.cat([self.cls.expand(B, 1, -1), tokens], dim=1)  # (B, 1+K, D)
         seen = None
         if mask is not None or lengths is not None:  # a missing row sees CLS, so none is empty
@@ -42,16 +53,27 @@ class VanillaTransformer(nn.Module):
         for layer in self.layers:
             rows = self._attend(cast(AttentionLayer, layer), rows, seen)
         rows = self.norm(rows)
+        K = count_tokens(cfg, L)
+        N = count_windows(cfg, K)
+        counts = torch.full((B,), K, device=x.device)
+        if lengths is not None:
+            counts = self.tokenizer.count(lengths)
+        masks = window_masks(cfg, valid, counts, N, gaps=mask is not None)
         return Encoding(
             tokens=torch.where(valid[..., None], rows[:, 1:], 0.0),
             memory=None,
             sequence=rows[:, 0],
-            eos=None,
+            eos=last_row(rows[:, 1:], valid),
             token_mask=valid,
-            window_mask=None,
-            token_spans=self.token_spans(L),
-            window_spans=None,
+            window_mask=masks.nonempty,
+            token_spans=token_spans(cfg, 0, K),
+            window_spans=window_spans(cfg, 0, N, tokens=K),
         )
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """What the predictor says of the samples of each token's patch, (B, K, C, patch)."""
+        assert self.predictor is not None, "this model was not trained to predict hidden samples"
+        return self.predictor(tokens).unflatten(2, (self.cfg.channels, self.cfg.patch))
 
     def _attend(self, layer: AttentionLayer, rows: Tensor, seen: Tensor | None) -> Tensor:
         rows, qkv = layer.project(rows)

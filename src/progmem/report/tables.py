@@ -176,6 +176,9 @@ def _describe_cue(result: Result) -> str:
     model, run = result["config"]["model"], result["config"]["run"]
     windows = "S = W" if model["stride"] == model["window"] else "S < W"
     weight = f", λ_PCL {run['loss']['pcl']:g}" if "loss" in run else ""
+    name = run.get("encoder", {}).get("name", "pmt")
+    if name != "pmt":
+        return f"{name}, {model['size']}, {windows}{weight}"
     return f"{model['size']}, {windows}, read-out {model['readout']}{weight}"
 
 

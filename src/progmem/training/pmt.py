@@ -146,7 +146,7 @@ class PretrainTask:
         assert cfg.train.batch_size is not None  # defaults are filled in
         self.batch_size = min(cfg.train.batch_size, len(rows))
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
-        model, like = learner.model, learner.model.tokenizer.conv.weight
+        model, like = learner.model, next(learner.model.parameters())
         self.fetch = fetch_from(rows, model.cfg, model.stats, like)
 
     def make_batch(self, step: int, *, batch_size: int | None = None) -> PretrainBatch:
