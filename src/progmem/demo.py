@@ -110,6 +110,7 @@ def demo(out: Path) -> dict[tuple[str, int], LabelScores]:
         f"\nwritten: {report}, {out / 'run/model'}; next, with files of your own: progmem classify "
         "DATA --labels labels.csv -o predictions.csv"
     )
+    print("see and label the sample in the browser: progmem explore")
     return scores
 
 

@@ -21,6 +21,7 @@ COMMANDS = {  # what is needed for each, and what it says first
     "embed": ["embed", "m", "X", "-o", "out"],
     "classify": ["classify", "X", "-o", "p.csv"],
     "forecast": ["forecast", "X", "--horizon", "3"],
+    "explore": ["explore", "m", "X"],
     "export": ["export", "X", "-o", "m.onnx"],
     "probe classify": ["probe", "classify", "m", "X"],
     "data convert": ["data", "convert", "X"],

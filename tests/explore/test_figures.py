@@ -31,6 +31,9 @@ def made_figure(length=5000, channels=2, **options):
         Ribbon("label", Cells(np.empty((0, 2)), np.empty(0)), []),
         Ribbon("predicted", Cells(spans, np.arange(n) % 2.0, rng.random(n)), ["x", "y"]),
     ]
+    for ribbon in (ribbons[0], ribbons[1], ribbons[3]):  # nothing is known of a gap
+        ribbon.cells.value[n // 5 : 2 * n // 5] = np.nan
+    ribbons[3].cells.share[n // 5 : 2 * n // 5] = np.nan
     names = {i: f"{NAME}{i}" for i in range(channels)}
     axis = TimeAxis(Recording("r", values, rate=50.0))
     options = {"view": (0, length), "channels": names, "ribbons": ribbons, **options}

@@ -5,7 +5,7 @@ import numpy as np
 import progmem
 from progmem.data.recordings import Recording
 
-LENGTH, KIND = 1600, 200  # samples of a recording, and of each stretch in it
+LENGTH, KIND = 1200, 200  # samples of a recording, and of each stretch in it
 
 
 def made_recordings(count=3, length=LENGTH):
@@ -24,4 +24,4 @@ def made_recordings(count=3, length=LENGTH):
 
 
 def small_model(channels=2):
-    return progmem.PMT(progmem.ModelConfig.for_length(100, channels=channels, size="tiny"))
+    return progmem.PMT(progmem.ModelConfig.for_length(200, channels=channels, size="tiny"))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 import progmem
-from progmem.cli import data, options, own_data, probe, report, training
+from progmem.cli import data, explore, options, own_data, probe, report, training
 from progmem.errors import (
     ArtifactError,
     ConfigError,
@@ -99,6 +99,7 @@ def _make_parser() -> _Parser:
     own_data.add_embed(commands)
     own_data.add_classify(commands)
     own_data.add_forecast(commands)
+    explore.add_explore(commands)
     own_data.add_export(commands)
     probe.add_probe(commands)
     data.add_data(commands)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from plotly_resampler.aggregation import MinMaxAggregator
 
 from progmem.explore.time_axis import TimeAxis
 
@@ -123,8 +124,6 @@ def thin(
     values: Any, channel: int, part: slice, points: int = POINTS
 ) -> tuple[np.ndarray, np.ndarray]:
     """A few samples of a channel that look like all of ``part``: their numbers and values."""
-    from plotly_resampler.aggregation import MinMaxAggregator
-
     y = np.ascontiguousarray(values[part, channel], dtype=np.float32)
     if len(y) <= points or np.isnan(y).all():
         step = max(1, len(y) // points)
@@ -277,7 +276,7 @@ def _drawn_ribbon(
         texts = [f"{v:.2f}" if s else "" for v, s in zip(level, shown, strict=True)]
     else:
         share = np.ones(len(cells.value)) if cells.share is None else cells.share
-        sure = np.append(share, 0)[found]
+        sure = np.where(shown, np.append(share, 0)[found], 0.0)
         shade = np.clip((sure * SHADES).astype(int), 0, SHADES - 1)
         z = np.where(shown, level * SHADES + shade, np.nan)
         top = float(max(1, len(ribbon.names)) * SHADES)

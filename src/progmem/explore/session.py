@@ -13,19 +13,11 @@ from typing import Any, NamedTuple
 
 from progmem import artifact
 from progmem.errors import ArtifactError, InputError
+from progmem.explore.labelling import Label
 from progmem.files import held
 from progmem.names import printable
 
 MOST_CHANGES = 10_000  # that can be undone
-
-
-class Label(NamedTuple):
-    """What the samples from ``start`` up to ``end`` of a recording are called."""
-
-    recording: str
-    start: int
-    end: int
-    label: str
 
 
 class Change(NamedTuple):

@@ -9,6 +9,7 @@ Shapes: L samples.
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from progmem.data.recordings import Recording
 
@@ -25,8 +26,6 @@ class TimeAxis:
     """
 
     def __init__(self, recording: Recording) -> None:
-        import pandas as pd
-
         self.calendar, self.length = recording.calendar, len(recording.values)
         self.kind = "date" if self.calendar else "seconds" if recording.rate else "sample"
         self.first, self.step = 0.0, 1.0
@@ -52,8 +51,6 @@ class TimeAxis:
 
     def sample(self, position: str | float) -> int:
         """The sample nearest to a position, which a browser tells as a number or a date."""
-        import pandas as pd
-
         if isinstance(position, str):
             position = float(_milliseconds(pd.DatetimeIndex([position]))[0])
         if self.table is None:

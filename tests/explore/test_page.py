@@ -1,0 +1,229 @@
+"""The page in a real browser: seen, dragged, searched, labelled, undone, reloaded, shared.
+
+Needs playwright and a Chromium of the system; without them it is skipped, and says so.
+"""
+
+import importlib.util
+import shutil
+
+import pandas as pd
+import pytest
+from page_setup import made_recordings, small_model
+
+from progmem.explore.start import page_of
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None, reason="playwright is not installed"
+    ),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this system"),
+]
+SCRIPT = "<script>window.hurt=1</script><img src=x onerror='window.hurt=1'>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Page:
+    """A page and what went wrong on it."""
+
+    def __init__(self, browser, address, **options):
+        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        self.wrong = []
+        self.address = address
+        self.tab = self.open()
+
+    def open(self):
+        tab = self.context.new_page()
+        tab.set_default_timeout(10_000)
+        tab.on("console", lambda m: m.type == "error" and self.wrong.append(m.text))
+        tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        tab.on("request", self._outside)
+        tab.goto(self.address)
+        self.ready(tab)
+        return tab
+
+    def ready(self, tab):
+        tab.wait_for_selector("#signal .heatmaplayer image", state="attached", timeout=30_000)
+        tab.wait_for_selector("#map .trace", state="attached", timeout=30_000)
+
+    def _outside(self, request):
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.wrong.append(f"asked for {request.url}")
+
+    def drag(self, first, last, row=1, tab=None):
+        """Over a row of the recording, from a share of its width to another."""
+        tab = tab or self.tab
+        box = tab.locator("#signal .nsewdrag").nth(row).bounding_box()
+        y = box["y"] + box["height"] / 2
+        tab.mouse.move(box["x"] + first * box["width"], y)
+        tab.mouse.down()
+        tab.mouse.move(box["x"] + last * box["width"], y, steps=4)
+        tab.mouse.up()
+
+    def call(self, name):
+        """Give the marked stretch a new label."""
+        self.tab.fill("#name", name)
+        self.tab.press("#name", "Enter")
+        self.tab.wait_for_function("name => document.querySelector('#message').innerText == name",
+                                   arg=f"labelled {name}")  # fmt: skip
+
+    def key(self, key):
+        self.tab.evaluate("document.activeElement.blur()")
+        self.tab.keyboard.press(key)
+
+    def text(self, where, tab=None):
+        return (tab or self.tab).inner_text(where)
+
+    def ribbons(self, tab=None):
+        return (tab or self.tab).evaluate(
+            "() => document.querySelector('#signal .js-plotly-plot').layout"
+            f"['yaxis{self.rows() + 1}'].ticktext"
+        )
+
+    def rows(self):
+        return self.tab.evaluate(
+            "() => document.querySelector('#signal .js-plotly-plot').data"
+            ".filter(t => t.type == 'scatter').length"
+        )
+
+    def view(self):
+        return self.tab.evaluate(
+            "() => document.querySelector('#signal .js-plotly-plot').layout.xaxis.range"
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model and recordings on disk, dated, with a gap."""
+    folder = tmp_path_factory.mktemp("explore")
+    small_model().save(folder / "model")
+    (folder / "data").mkdir()
+    for recording in made_recordings():
+        table = pd.DataFrame(recording.values, columns=["up", SCRIPT])
+        table.insert(0, "date", pd.date_range("2024-05-31", periods=len(table), freq="20ms"))
+        table.to_csv(folder / "data" / f"{recording.name}.csv", index=False)
+    return folder
+
+
+@pytest.fixture
+def served(folder, tmp_path):
+    with page_of(folder / "model", folder / "data", tmp_path / "out", port=0) as address:
+        yield address, tmp_path / "out"
+
+
+@pytest.fixture
+def page(browser, served):
+    page = Page(browser, served[0])
+    yield page
+    page.context.close()
+    assert page.wrong == []
+
+
+def test_a_person_marks_searches_labels_undoes_and_exports(page, served):
+    tab = page.tab
+    page.drag(0.1, 0.2)
+    tab.wait_for_selector("#similar .card")
+    assert "2024-05-31 00:00:0" in page.text("#marked")
+    page.call(SCRIPT)
+    assert "predicted" not in page.ribbons()
+    tab.locator("#similar .card").last.click()
+    before = page.text("#marked")
+    page.key("n")
+    tab.wait_for_function("t => document.querySelector('#marked').innerText != t", arg=before)
+    page.call("calm")
+    tab.wait_for_function(
+        "() => document.querySelector('#signal .js-plotly-plot').data.length == 7"
+    )
+    assert page.ribbons() == ["predicted", "label", "surprise", "state", "regime"]
+    assert SCRIPT in page.text("#classes") and "2 labels" in page.text("#counts")
+    tab.wait_for_selector("#suggestion .card")
+    before = page.text("#marked")
+    page.key("s")  # the stretch that is offered
+    tab.wait_for_function("t => document.querySelector('#marked').innerText != t", arg=before)
+    page.key("2")
+    tab.wait_for_function("() => document.querySelector('#counts').innerText.includes('3 labels')")
+    page.key("u")
+    tab.wait_for_function("() => document.querySelector('#counts').innerText.includes('2 labels')")
+    for file in ("labels.csv", "predictions.csv", "segments.csv", "report.html"):
+        tab.click(f"footer button:text-is('{file}')")
+        tab.wait_for_function(
+            "file => document.querySelector('#message').innerText.endsWith(file)", arg=file
+        )
+        assert (served[1] / file).stat().st_size > 50
+    labels = pd.read_csv(served[1] / "labels.csv")
+    assert sorted(labels["label"]) == sorted([SCRIPT, "calm"])
+    assert tab.evaluate("() => window.hurt") is None
+
+
+def test_a_view_is_zoomed_moved_and_left_whole(page):
+    whole = page.view()
+    page.tab.click("label:has-text('zoom')")
+    page.drag(0.4, 0.6)
+    page.tab.wait_for_function(
+        "w => document.querySelector('#signal .js-plotly-plot').layout.xaxis.range[0] != w",
+        arg=whole[0],
+    )
+    page.tab.wait_for_timeout(300)
+    page.key("w")
+    page.tab.wait_for_function(
+        "w => document.querySelector('#signal .js-plotly-plot').layout.xaxis.range[0] == w",
+        arg=whole[0],
+    )
+
+
+def test_a_click_on_the_map_goes_to_that_window(page):
+    place = page.tab.evaluate(
+        """() => { const g = document.querySelector('#map .js-plotly-plot');
+        const b = g.getBoundingClientRect(), a = g._fullLayout, t = g._fullData[0];
+        return [b.x + a._size.l + a.xaxis.d2p(t.x[3]), b.y + a._size.t + a.yaxis.d2p(t.y[3])]; }"""
+    )
+    page.tab.mouse.move(*place)
+    page.tab.mouse.click(*place)
+    page.tab.wait_for_selector("#similar .card")
+    assert page.text("#marked") != "none"
+
+
+def test_a_reload_loses_nothing_and_two_pages_agree(page):
+    page.drag(0.3, 0.4)
+    page.tab.wait_for_selector("#similar .card")
+    page.call("wave")
+    marked = page.text("#marked")
+    page.tab.reload()
+    page.ready(page.tab)
+    page.tab.wait_for_selector("#classes .class")
+    assert page.text("#marked") == marked and "1 labels" in page.text("#counts")
+    other = page.open()
+    assert "wave" in page.text("#classes", other)
+    page.key("u")
+    other.wait_for_function("() => !document.querySelector('#classes .class')", timeout=5000)
+    assert page.ribbons(other) == page.ribbons()
+
+
+def test_what_cannot_be_done_is_said_and_nothing_is_lost(page, served, monkeypatch):
+    page.key("0")
+    page.tab.wait_for_selector("#message.wrong")
+    assert page.text("#message") == "mark a stretch first: drag over the recording"
+    page.drag(0.3, 0.4)
+    page.tab.wait_for_selector("#similar .card")
+    page.call("wave")
+    (served[1] / "labels.csv").mkdir()
+    page.tab.click("footer button:text-is('labels.csv')")
+    page.tab.wait_for_selector("#message.wrong")
+    assert "labels.csv" in page.text("#message") and "1 labels" in page.text("#counts")
+
+
+def test_what_the_page_holds_does_not_grow_with_the_recording(page):
+    sizes = page.tab.evaluate(
+        "() => document.querySelector('#signal .js-plotly-plot')._fullData.map(t => t.x.length)"
+    )
+    assert max(sizes) <= 1600
