@@ -94,6 +94,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "frame_sizes": frame_sizes_table,
     "linear_probe": linear_probe_table,
     "cue": cue_table,
+    "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
 }
