@@ -36,6 +36,7 @@ class Findings:
         self.names = [recording.name for recording in recordings]
         self.lengths = [len(recording.values) for recording in recordings]
         self.axes = [TimeAxis(recording) for recording in recordings]
+        self.axis_of = dict(zip(self.names, self.axes, strict=True))
         columns = columns_of(recordings) or idx.channels.columns
         units = next((r.units for r in recordings if r.units), idx.channels.units)
         self.channels = [
