@@ -9,10 +9,13 @@ Shapes: n windows, V numbers of a vector, K classes, m windows to learn from.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from progmem.data.labels import label_series
+from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.explore.folder import Index
 from progmem.explore.stretches import means_around
@@ -84,6 +87,16 @@ def classify(idx: Index, labels: Iterable[Sequence[object]]) -> Predictions:
         probability[~idx.observed(name)] = np.nan
         found[name] = probability
     return Predictions(tuple(map(str, classes)), found)
+
+
+def labels_of_file(recordings: Sequence[Recording], source: Path, path: Path) -> list[Label]:
+    """The labels in a file, which names pieces of recordings of ``source`` or whole ones."""
+    series = label_series(recordings, source, path)
+    return [
+        Label(piece.origin or piece.name, piece.start, piece.start + len(piece.values), str(label))
+        for piece, label in zip(series.recordings, series.labels, strict=True)
+        if label
+    ]
 
 
 def check_labels(idx: Index, labels: Iterable[Sequence[object]]) -> list[Label]:
