@@ -97,6 +97,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "peers": peers_table,
     "linear_probe": linear_probe_table,
     "cue": cue_table,
+    "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
 }

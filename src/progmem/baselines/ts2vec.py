@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem.baselines.encoder import last_row
 from progmem.config import RunConfig, check_fields, choice, number, whole
 from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.encoding import Encoding
@@ -125,7 +126,7 @@ class TS2Vec(nn.Module):
             tokens=tokens,
             memory=None,
             sequence=highest,
-            eos=None,
+            eos=last_row(tokens, there),
             token_mask=there,
             window_mask=None,
             token_spans=self.token_spans(L),
