@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -213,7 +214,7 @@ def check_lines(found: dict[str, Any]) -> list[str]:
             f"{_duration(training['seconds'])} on this {training['device']}"
         )
         flags = ReadOptions(**found["options"]).flags()
-        lines.append(f"next: progmem pretrain {found['source']}{flags} -o run")
+        lines.append(f"next: progmem pretrain {quote(found['source'])}{flags} -o run")
     return lines
 
 

@@ -1,5 +1,6 @@
 """What every encoder of the registry promises; a new one is covered by a row of SMALL."""
 
+import copy
 import json
 import shutil
 
@@ -12,6 +13,7 @@ from model_setup import weighted_sum
 import progmem
 import progmem.explore
 from progmem.baselines import ENCODERS, build, make_encoder
+from progmem.baselines.cnn import CNN
 from progmem.cli import main
 from progmem.config import read_config, read_finetune_config
 from progmem.data.recordings import Recording
@@ -20,6 +22,7 @@ from progmem.errors import ConfigError, InputError
 from progmem.pooling import pool
 from progmem.provenance import seen_by
 from progmem.series import ChannelStats
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import make_fabric
 from progmem.training.finetune import finetune
 from progmem.training.grad_cache import backward_in_parts
@@ -86,6 +89,7 @@ def test_shapes_and_spans_are_those_of_the_series(encoder):
     x = torch.randn(3, 61, 2)
     x[0, 20:40] = torch.nan
     z, D = encoder.encode(x), encoder.cfg.dim
+    assert all(t.isfinite().all() for t in floats(z).values())
     K = len(z.token_spans)
     assert z.tokens.shape == (3, K, D) and z.sequence.shape == (3, D)
     assert z.token_mask.shape == (3, K) and z.token_mask[1:].all()
@@ -96,8 +100,11 @@ def test_shapes_and_spans_are_those_of_the_series(encoder):
     gone = (first >= 20) & (end <= 40)  # a token of nothing but missing samples
     assert not z.token_mask[0, gone].any() and not z.tokens[0, gone].any()
     assert gone.any() or (end - first).max() > 20
+    assert (z.eos is None) == (ENCODERS[encoder.name].network is CNN)
+    if z.eos is not None:
+        assert z.eos.shape == (3, D)
     if z.memory is not None:
-        assert z.memory.shape[:2] == (3, len(z.window_spans)) and z.eos.shape == (3, D)
+        assert z.memory.shape[:2] == (3, len(z.window_spans))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -171,9 +178,40 @@ def test_the_callers_array_is_never_changed(encoder):
         torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
 
 
-def test_encode_leaves_the_training_mode_and_no_graph(encoder):
-    z = encoder.train().encode(torch.randn(1, 61, 2))
+def test_encode_leaves_no_trace(encoder):
+    """Neither a graph nor another mode, weight or statistic, as a frozen encoder must not."""
+    before = copy.deepcopy(encoder)
+    z = encoder.train().encode(torch.randn(4, 61, 2))
     assert encoder.training and not any(t.requires_grad for t in floats(z).values())
+    assert not differing(encoder, before)
+
+
+def test_a_head_that_learns_alone_leaves_the_encoder_as_it_is(encoder):
+    learner, before = (
+        SequenceClassifier(encoder, ("a", "b"), only_head=True),
+        copy.deepcopy(encoder),
+    )
+    x, lengths = torch.randn(4, 61, 2), torch.tensor([61, 61, 40, 30])
+    scores, sequence = learner.train()(x, None, lengths)
+    scores.sum().backward()
+    assert torch.equal(learner(x, None, lengths)[1], sequence)  # nothing is drawn, nothing moved
+    assert learner.head.weight.grad.any() and all(p.grad is None for p in encoder.parameters())
+    assert not differing(encoder, before)
+
+
+def test_an_end_of_sequence_state_is_that_of_the_last_sample(encoder):
+    """Where there is one: padding does not reach it, and what came before does."""
+    x, lengths = torch.randn(2, 61, 2).double(), [61, 40]
+    z = encoder.double().encode(x, lengths=lengths)
+    if z.eos is None:
+        return
+    for row, length in enumerate(lengths):
+        alone = encoder.encode(x[row : row + 1, :length]).eos[0]
+        torch.testing.assert_close(z.eos[row], alone, rtol=0, atol=1e-10)
+    x[0, 20:35] += 1
+    x[1, 10:20] += 1
+    changed = (encoder.encode(x, lengths=lengths).eos - z.eos).abs().amax(1)
+    assert (changed > 1e-9).all() or encoder.name == "windowed"  # which has no state to hand on
 
 
 def test_a_failed_encode_leaves_the_training_mode(encoder):
@@ -295,12 +333,12 @@ def test_the_loss_reaches_every_parameter_that_is_trained(name):
     task = task_of(name)
     loss, _, _ = compute_loss(task, task.learner, task.make_batch(0))
     loss.backward()
-    reached = {n for n, p in task.learner.named_parameters() if p.requires_grad}
-    for parameter_name, parameter in task.learner.named_parameters():
-        if parameter_name in reached:
-            assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
+    trained = {n: p for n, p in task.learner.named_parameters() if p.requires_grad}
+    for parameter_name, parameter in trained.items():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
+        assert parameter.grad.any(), parameter_name
     grouped = [p for group in task.parameter_groups() for p in group["params"]]
-    assert len(grouped) == len(reached)
+    assert len(grouped) == len(trained)
 
 
 @EACH

@@ -9,7 +9,8 @@ import torch
 from model_setup import gradients, make_series, weighted_sum
 
 import progmem
-from progmem.baselines.matched import MatchedNetwork, last_row
+from progmem.baselines.encoder import last_row
+from progmem.baselines.matched import MatchedNetwork
 from progmem.baselines.transformer_xl import TransformerXL
 from progmem.baselines.windowed import WindowedTransformer
 from progmem.baselines.xlstm import XLSTM, mlstm
