@@ -144,9 +144,10 @@ class _Block(nn.Module):
 
     def __init__(self, before: int, width: int, kernel: int, dilation: int, *, last: bool) -> None:
         super().__init__()
-        self.reach = (kernel - 1) * dilation  # zeros around a series, so that it keeps its length
-        self.conv1 = nn.Conv1d(before, width, kernel, dilation=dilation)
-        self.conv2 = nn.Conv1d(width, width, kernel, dilation=dilation)
+        # zeros around a series, so that it keeps its length; of an even kernel one too many
+        padding = ((kernel - 1) * dilation + 1) // 2
+        self.conv1 = nn.Conv1d(before, width, kernel, dilation=dilation, padding=padding)
+        self.conv2 = nn.Conv1d(width, width, kernel, dilation=dilation, padding=padding)
         self.skip = nn.Conv1d(before, width, 1) if before != width or last else None
 
     def forward(self, x: Tensor, inside: Tensor | None) -> Tensor:
@@ -156,8 +157,7 @@ class _Block(nn.Module):
             x = F.gelu(x)
             if inside is not None:
                 x = torch.where(inside, x, 0.0)
-            left = (self.reach + 1) // 2
-            x = conv(F.pad(x, (left, self.reach - left)))
+            x = conv(x)[..., : skip.shape[2]]
         return x + skip
 
 
