@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
+from benchmarks.baselines_tables import baselines_table, peers_table
 from benchmarks.compute_tables import (
     aggregator_table,
     before_and_after_table,
@@ -92,8 +93,11 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "own_labels": own_labels_table,
     "large_data": large_data_table,
     "frame_sizes": frame_sizes_table,
+    "baselines": baselines_table,
+    "peers": peers_table,
     "linear_probe": linear_probe_table,
     "cue": cue_table,
+    "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
 }

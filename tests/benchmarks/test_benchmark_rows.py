@@ -59,22 +59,29 @@ def test_a_row_is_made_again_for_another_commit_or_other_data_and_else_taken_up(
 
 
 @pytest.mark.slow
-def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
+def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path, monkeypatch):
+    monkeypatch.setattr(cue, "FINAL", 92)
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=8",
             "train.epochs=1", "train.device=cpu"]  # fmt: skip
     chosen = argparse.Namespace(
         work=tmp_path / "work", out=tmp_path, data_dir=made_sets, commit="abc", split="official",
-        settings=[*tiny, "model.window=3", "model.stride=3"],
+        small=False, settings=[*tiny, "model.window=3", "model.stride=3"],
     )  # fmt: skip
     cue.measure("no-pcl-carry-1", chosen)
     result = json.loads((tmp_path / "cue/FordA-no-pcl-carry-1.json").read_text())
     assert result["commit"] == "abc" and result["config"]["run"]["loss"]["pcl"] == 0
     assert result["config"]["run"]["train"]["seed"] == 1
+    chosen.small = True
+    chosen.settings = ["encoder.dim=8", "encoder.hidden=4", "train.steps=1", "train.device=cpu"]
+    cue.measure("softclt-0", chosen)
+    result = record.read(tmp_path / "cue_small/FordA-softclt-0.json")
+    assert result["config"]["run"]["encoder"]["distance"] == "euclidean"
+    chosen.settings = tiny
     supervised.measure("Wafer-vanilla-2", chosen)
     result = json.loads((tmp_path / "finetune/Wafer-vanilla-2.json").read_text())
     assert result["commit"] == "abc" and result["seeds"] == [2]
     assert result["rows"][0]["encoder"] == "vanilla" and result["rows"][0]["labels"] == "all"
-    assert len(list((tmp_path / "work/runs").iterdir())) == 2
+    assert len(list((tmp_path / "work/runs").iterdir())) == 3
 
 
 def test_frozen_baselines_are_read_out_by_their_benchmark(made_sets, tmp_path):

@@ -113,3 +113,13 @@ def test_a_predicted_class_is_fainter_the_less_likely_it_is():
 def test_names_are_texts_and_no_markup():
     _, figure = made_figure()
     assert "<script" not in json.dumps(figure) and "<b>" not in json.dumps(figure)
+
+
+def test_what_is_still_worked_out_is_said():
+    empty = Cells(np.empty((0, 2), dtype=np.int64), np.empty(0))
+    figure = figures.signal_figure(
+        np.zeros((20, 1)), TimeAxis(Recording("r", np.zeros((20, 1)))), (0, 20),
+        channels={0: "x"}, ribbons=[Ribbon("state", empty, awaited=True), Ribbon("label", empty)],
+    )  # fmt: skip
+    assert figure["layout"]["yaxis2"]["ticktext"] == ["label", "state …"]
+    assert "worked out" in figures.awaited_map()["layout"]["annotations"][0]["text"]

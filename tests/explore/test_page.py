@@ -3,6 +3,7 @@
 Needs playwright and a Chromium of the system; without them it is skipped, and says so.
 """
 
+import errno
 import importlib.util
 import shutil
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 from page_setup import made_recordings, small_model
 
+from progmem import files
 from progmem.explore.start import page_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -21,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this system"),
 ]
 SCRIPT = "<script>window.hurt=1</script><img src=x onerror='window.hurt=1'>"
+FILE = "<img src=x onerror=window.hurt=1>\n&amp;"  # a name that a file can have
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +58,9 @@ class Page:
     def ready(self, tab):
         tab.wait_for_selector("#signal .heatmaplayer image", state="attached", timeout=30_000)
         tab.wait_for_selector("#map .trace", state="attached", timeout=30_000)
+        tab.wait_for_function("() => !document.querySelector('#signal').innerText.includes('…')")
+        tab.wait_for_selector("#suggestion :not(:text('looking'))", timeout=30_000)
+        tab.wait_for_timeout(300)  # for figures that are on their way
 
     def _outside(self, request):
         if not request.url.startswith((self.address, "data:", "blob:")):
@@ -104,14 +110,15 @@ class Page:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model and recordings on disk, dated, with a gap."""
+    """A model and recordings on disk, dated, with a gap, one with an evil name."""
     folder = tmp_path_factory.mktemp("explore")
     small_model().save(folder / "model")
     (folder / "data").mkdir()
     for recording in made_recordings():
         table = pd.DataFrame(recording.values, columns=["up", SCRIPT])
         table.insert(0, "date", pd.date_range("2024-05-31", periods=len(table), freq="20ms"))
-        table.to_csv(folder / "data" / f"{recording.name}.csv", index=False)
+        name = FILE if recording.name == "walk 0" else recording.name
+        table.to_csv(folder / "data" / f"{name}.csv", index=False)
     return folder
 
 
@@ -216,10 +223,38 @@ def test_what_cannot_be_done_is_said_and_nothing_is_lost(page, served, monkeypat
     page.drag(0.3, 0.4)
     page.tab.wait_for_selector("#similar .card")
     page.call("wave")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_sync", full)
+        page.tab.click("footer button:text-is('labels.csv')")
+        page.tab.wait_for_selector("#message.wrong")
+        assert "labels.csv was not written: No space left" in page.text("#message")
+        page.tab.fill("#name", "more")
+        page.tab.press("#name", "Enter")
+        page.tab.wait_for_function(
+            "() => document.querySelector('#message').innerText.includes('session.safetensors')"
+        )
+    assert not (served[1] / "labels.csv").exists() and "1 labels" in page.text("#counts")
     (served[1] / "labels.csv").mkdir()
     page.tab.click("footer button:text-is('labels.csv')")
-    page.tab.wait_for_selector("#message.wrong")
-    assert "labels.csv" in page.text("#message") and "1 labels" in page.text("#counts")
+    page.tab.wait_for_function(
+        "() => document.querySelector('#message').innerText.includes('labels.csv is a folder')"
+    )
+
+
+def test_a_narrow_window_has_all_of_the_page_in_one_column(page):
+    page.tab.set_viewport_size({"width": 420, "height": 860})
+    page.tab.wait_for_timeout(500)
+    boxes = [page.tab.locator(part).bounding_box() for part in ("#signal", ".similar", "aside")]
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 420 for box in boxes)
+    assert boxes[0]["height"] > 300 and boxes[0]["width"] > 350
+    assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes)
+    page.tab.evaluate("() => window.scrollTo(0, 0)")
+    page.drag(0.3, 0.4)
+    page.tab.wait_for_selector("#similar .card", state="attached")
 
 
 def test_what_the_page_holds_does_not_grow_with_the_recording(page):

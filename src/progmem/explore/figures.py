@@ -49,6 +49,7 @@ class Ribbon(NamedTuple):
     cells: Cells
     names: Sequence[str] | None = None  # of the classes; None: values are levels
     colours: Sequence[str] = CLASSES
+    awaited: bool = False  # it is still being worked out
 
 
 def signal_figure(
@@ -98,7 +99,10 @@ def signal_figure(
         "domain": [0, max(foot - 0.005, 0.001)], "fixedrange": True, "showgrid": False,
         "zeroline": False, "range": [-0.5, len(ribbons) - 0.5],
         "tickvals": list(range(len(ribbons))),
-        "ticktext": [html.escape(ribbon.name) for ribbon in reversed(ribbons)],
+        "ticktext": [
+            html.escape(ribbon.name) + (" …" if ribbon.awaited else "")
+            for ribbon in reversed(ribbons)
+        ],
         "tickfont": {"size": 11, "color": INK}, "ticks": "",
     }  # fmt: skip
     if marked is not None:
@@ -196,15 +200,13 @@ def map_figure(
             "marker": {"size": 10, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": MARK}},
         }
     )  # fmt: skip
-    blank = {"visible": False, "fixedrange": False}
-    return {
-        "data": data,
-        "layout": {
-            "margin": {"l": 4, "r": 4, "t": 4, "b": 4}, "showlegend": False, "dragmode": "pan",
-            "xaxis": blank, "yaxis": blank, "uirevision": "map", "hovermode": "closest",
-            "plot_bgcolor": "#ffffff", "paper_bgcolor": "#ffffff",
-        },
-    }  # fmt: skip
+    return {"data": data, "layout": _plane()}
+
+
+def awaited_map() -> dict[str, Any]:
+    """What stands in the place of a map that is still being worked out."""
+    note = {**_note("the map is being worked out …", 1), "font": {"size": 13, "color": FAINT}}
+    return {"data": [], "layout": {**_plane(), "annotations": [note]}}
 
 
 def thumbnail(
@@ -237,6 +239,15 @@ def packed(array: np.ndarray) -> dict[str, str]:
     """Numbers as plotly's own script reads them fastest."""
     array = np.ascontiguousarray(array, dtype=np.float64)
     return {"dtype": "f8", "bdata": base64.b64encode(array.tobytes()).decode()}
+
+
+def _plane() -> dict[str, Any]:
+    blank = {"visible": False, "fixedrange": False}
+    return {
+        "margin": {"l": 4, "r": 4, "t": 4, "b": 4}, "showlegend": False, "dragmode": "pan",
+        "xaxis": blank, "yaxis": blank, "uirevision": "map", "hovermode": "closest",
+        "plot_bgcolor": "#ffffff", "paper_bgcolor": "#ffffff", "annotations": [],
+    }  # fmt: skip
 
 
 def _layout(axis: TimeAxis, view: tuple[int, int], key: str) -> dict[str, Any]:

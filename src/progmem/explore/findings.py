@@ -56,14 +56,21 @@ class Findings:
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
+    def begin(self) -> None:
+        """Begin to work out what the page shows first, before somebody opens it."""
+        self.ribbons(0)
+        self.map_figure("states", None)
+        self.suggestion()
+
     @property
     def revision(self) -> int:
         """Grows whenever a page has something new to show."""
         return self.session.revision + self._found
 
-    def stretch(self, place: Place) -> Stretch:
-        """What is marked."""
-        assert place.marked is not None
+    def stretch(self, place: Place) -> Stretch | None:
+        """What is marked, if anything is."""
+        if place.marked is None:
+            return None
         return Stretch(self.names[place.recording], *place.marked)
 
     def window_at(self, row: int) -> tuple[int, int, int, int]:
@@ -91,14 +98,20 @@ class Findings:
                 _of_stretches(segments or (), [segment.regime for segment in segments or ()]),
                 [f"regime {i + 1}" for i in range(regimes)],
                 figures.STATES,
+                awaited=segments is None,
             ),
             Ribbon(
                 "state",
                 Cells(windows, _or_nan(states.labels[name])) if states else NOTHING,
                 state_names(states) if states else [],
                 figures.STATES[::-1],
+                awaited=states is None,
             ),
-            Ribbon("surprise", NOTHING if surprise is None else Cells(windows, _rank(surprise))),
+            Ribbon(
+                "surprise",
+                NOTHING if surprise is None else Cells(windows, _rank(surprise)),
+                awaited=surprise is None,
+            ),
             Ribbon(
                 "label",
                 _of_stretches(given, [classes.index(one.label) for one in given]),
@@ -157,11 +170,11 @@ class Findings:
         """That of each class, in the order in which they were first used."""
         return [figures.CLASSES[i % len(figures.CLASSES)] for i in range(len(self.session.classes))]
 
-    def map_figure(self, colour: str, stretch: Stretch | None) -> dict[str, Any] | None:
+    def map_figure(self, colour: str, stretch: Stretch | None) -> dict[str, Any]:
         """Windows on a plane, so many that it stays quick, those of ``stretch`` ringed."""
         plane = self._asked(("map", ""), lambda: np.asarray(explore.map(self.idx)), wait=False)
         if plane is None:
-            return None
+            return figures.awaited_map()
         rows = np.arange(0, len(plane), -(-len(plane) // figures.MAP_POINTS))
         here = np.empty(0, dtype=np.int64)
         if stretch is not None:

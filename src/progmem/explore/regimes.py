@@ -125,10 +125,15 @@ def _boundaries(x: np.ndarray, count: int | None, penalty: float) -> np.ndarray:
 
 def _gamma(x: np.ndarray) -> float:
     """That of a Gaussian kernel which is as wide as rows of x are usually apart."""
-    from scipy.spatial.distance import pdist
-
-    usual = float(np.median(pdist(x[:: -(-len(x) // JUDGED)], "sqeuclidean")))
+    apart = _squared_distances(x[:: -(-len(x) // JUDGED)])
+    usual = float(np.median(apart[np.triu_indices(len(apart), 1)]))
     return 1 / usual if usual > 0 else 1.0
+
+
+def _squared_distances(x: np.ndarray) -> np.ndarray:
+    """Between rows of x, (n, n)."""
+    squares = np.square(x).sum(1)
+    return (squares[:, None] + squares - 2 * x @ x.T).clip(0)
 
 
 def _refined(x: np.ndarray, ends: np.ndarray, width: int) -> np.ndarray:
@@ -139,9 +144,7 @@ def _refined(x: np.ndarray, ends: np.ndarray, width: int) -> np.ndarray:
         c = min(ends[i + 1], ends[i] + width + AROUND)
         at = np.arange(max(a + 1, ends[i] - width), min(c, ends[i] + width + 1))
         near = x[a:c]
-        squares = np.square(near).sum(1)
-        apart = squares[:, None] + squares - 2 * near @ near.T
-        kernel = np.exp(-_gamma(near) * apart.clip(0))
+        kernel = np.exp(-_gamma(near) * _squared_distances(near))
         inside = np.cumsum(np.cumsum(kernel, 0), 1)  # sums over the first rows and columns
         left = inside.diagonal()[at - a - 1]
         right = inside[-1, -1] - 2 * inside[at - a - 1, -1] + left

@@ -78,6 +78,7 @@ def page_of(
             (log or silent)(f"labels of {labels} that are new here: {count}")
         findings = Findings(idx, recordings, session)
         with closing(findings), serving(make_app(findings, out), port) as address:
+            findings.begin()
             yield address
 
 

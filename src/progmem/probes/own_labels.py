@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from sklearn.utils.extmath import softmax
@@ -87,7 +88,13 @@ def classify_files(
         prediction = _apply(probe, targets, model, encoder, log)
         _write(out, names, prediction)
         if log is not None:
-            log(_ending(out, len(names), f"progmem finetune {data} --labels ... --from {run}"))
+            log(
+                _ending(
+                    out,
+                    len(names),
+                    f"progmem finetune {quote(str(data))} --labels ... --from {quote(str(run))}",
+                )
+            )
         return prediction
     check_order(str(data), columns_of(recordings), targets)
     columns = columns_of(recordings)
@@ -114,7 +121,8 @@ def classify_files(
             log("nothing was written; give -o predictions.csv to keep predictions")
         else:
             flags = replace(options, label=None).flags()  # no label is known of what comes later
-            later = f"progmem classify NEW{flags} --probe {kept} --model {model} -o later.csv"
+            files = f"--probe {quote(str(kept))} --model {quote(str(model))}"
+            later = f"progmem classify NEW{flags} {files} -o later.csv"
             log(_ending(out, len(names), later, kept=kept))
     return predicted
 
