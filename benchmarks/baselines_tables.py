@@ -1,4 +1,4 @@
-"""Tables of the methods that PMT is compared with: of `benchmarks.baselines`."""
+"""Tables of the methods that PMT is compared with, by `benchmarks.baselines` and `peers`."""
 
 import hashlib
 import json
@@ -222,3 +222,26 @@ def ts2vec_pairs_table(folder: Path) -> str:
     header = ["set", "labels", "head", "seeds", "here", "public code", "difference",
               "within one standard error"]  # fmt: skip
     return markdown(header, lines)
+
+
+def peers_table(results: list[dict[str, Any]]) -> str:
+    """Relative differences, and the time of a step over that of the public code."""
+    (result,) = results
+    lines = []
+    for method, by_precision in result["differences"].items():
+        for what in by_precision["float64"]:
+            cells = [f"{one[what]:.0e}" if what in one else "-" for one in by_precision.values()]
+            lines.append([method, what, *cells])
+    ratio, error = step_ratio(result["seconds_of_a_step"])
+    lines.append(
+        ["TS2Vec", f"time of a step, {result['device']}", "-", f"{ratio:.2f}x ± {error:.2f}"]
+    )
+    return markdown(["method", "what", "float64", "float32"], lines)
+
+
+def step_ratio(seconds: dict[str, list[float]]) -> tuple[float, float]:
+    """Our time over theirs, and its standard error over the stretches."""
+    here, public = (np.array(seconds[key]) for key in ("here", "public"))
+    ratio = here.mean() / public.mean()
+    parts = [(times.std(ddof=1) / times.mean()) ** 2 / len(times) for times in (here, public)]
+    return float(ratio), float(ratio * np.sqrt(sum(parts)))

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.baselines import settings
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
 from progmem.baselines import ENCODERS, sections
 from progmem.baselines.cnn import CNN
@@ -52,8 +53,8 @@ def features_of(encoder: Encoder, x: np.ndarray) -> dict[str, np.ndarray]:
 def measure(row: str, chosen: argparse.Namespace) -> dict[str, Any]:
     """Train one row, or go on with it, and score it."""
     name, encoder, seed = row.split("-")
-    settings = [f"encoder.name={encoder}", f"train.seed={seed}", f"train.device={chosen.device}"]
-    cfg = read_config(None, [*settings, *chosen.settings])
+    given = [*settings(encoder, name), f"train.seed={seed}", f"train.device={chosen.device}"]
+    cfg = read_config(None, [*given, *chosen.settings])
     run = training_folder(chosen.work, row, cfg.to_dict(), chosen.commit)
     model = pretrain(name, run, cfg, data_dir=chosen.data_dir, log=None).to(chosen.device)
     before, data, rows = weights_sha256(model), load_labelled(name, chosen.data_dir), []

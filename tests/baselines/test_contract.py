@@ -55,6 +55,8 @@ EACH = pytest.mark.parametrize("name", ENCODERS)
 ALIKE = ("vanilla", "windowed", "windowed_state", "xlstm")
 TRAINED = [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in ENCODERS]
 EACH_TRAINED = pytest.mark.parametrize("name", TRAINED)
+KINDS = ("transformer_xl", "ts2vec", "soft_tstcc")  # one of each kind of network
+BASELINES = [n if n in KINDS else pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS]
 
 
 def test_there_is_a_row_for_every_encoder():
@@ -385,7 +387,7 @@ def test_it_learns_from_labels(tmp_path, name):
     assert (again.predict(X) == found.classifier.predict(made(count=16).test)).all()
 
 
-@pytest.mark.parametrize("name", TRAINED[1:])  # all but PMT itself
+@pytest.mark.parametrize("name", BASELINES[1:])  # all but PMT itself
 def test_it_is_trained_and_used_as_pmt_is(tmp_path, monkeypatch, capsys, name):
     """One command trains it, others embed and classify with it, and PMTEncoder holds it."""
     monkeypatch.chdir(tmp_path)
