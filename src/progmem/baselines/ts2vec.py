@@ -144,10 +144,8 @@ class _Block(nn.Module):
 
     def __init__(self, before: int, width: int, kernel: int, dilation: int, *, last: bool) -> None:
         super().__init__()
-        # zeros around a series, so that it keeps its length; of an even kernel one too many
-        padding = ((kernel - 1) * dilation + 1) // 2
-        self.conv1 = nn.Conv1d(before, width, kernel, dilation=dilation, padding=padding)
-        self.conv2 = nn.Conv1d(width, width, kernel, dilation=dilation, padding=padding)
+        self.conv1 = nn.Conv1d(before, width, kernel, dilation=dilation)
+        self.conv2 = nn.Conv1d(width, width, kernel, dilation=dilation)
         self.skip = nn.Conv1d(before, width, 1) if before != width or last else None
 
     def forward(self, x: Tensor, inside: Tensor | None) -> Tensor:
@@ -157,8 +155,22 @@ class _Block(nn.Module):
             x = F.gelu(x)
             if inside is not None:
                 x = torch.where(inside, x, 0.0)
-            x = conv(x)[..., : skip.shape[2]]
+            x = _convolve(conv, x)
         return x + skip
+
+
+def _convolve(conv: nn.Conv1d, x: Tensor) -> Tensor:
+    """The convolution of rows (B, width, L) with zeros around them, as long as they are.
+
+    Of a series that is shorter than the dilation, outer taps see zeros alone: they are left out.
+    """
+    L, kernel, dilation = x.shape[2], conv.kernel_size[0], conv.dilation[0]
+    reach = (kernel - 1) * dilation
+    unseen = max(0, (reach // 2 - L) // dilation + 1)  # taps, on each side
+    unseen = min(unseen, (kernel - 1) // 2)
+    weight = conv.weight[..., unseen : kernel - unseen]
+    padding = (reach + 1) // 2 - unseen * dilation  # of an even kernel one zero too many
+    return F.conv1d(x, weight, conv.bias, padding=padding, dilation=dilation)[..., :L]
 
 
 def hierarchical_loss(
