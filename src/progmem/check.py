@@ -14,7 +14,7 @@ from progmem.config import RunConfig, read_config
 from progmem.data.labels import drop_missing_labels
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.quality import Quality, inspect
-from progmem.data.recordings import Recording, Recordings
+from progmem.data.recordings import Recording, Recordings, remarks
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.errors import ConfigError, InputError, RepairableError
@@ -198,9 +198,7 @@ def check_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<24}{unit:<8}{low:>12}{high:>12}{channel['missing']:>9.1%}")
     if len(found["channels"]) > 40:
         lines.append(f"and {len(found['channels']) - 40} more channels")
-    lines += ["", *found["notes"]]
-    if found["skipped"]:
-        lines.append(f"skipped files that are no recordings: {first_few(found['skipped'])}")
+    lines += ["", *remarks(found["notes"], found["skipped"])]
     lines += [f"look at: {warning}" for warning in found["warnings"]]
     if not found["warnings"]:
         lines.append("nothing looks odd")
