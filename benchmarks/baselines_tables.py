@@ -227,16 +227,28 @@ def ts2vec_pairs_table(folder: Path) -> str:
 def peers_table(results: list[dict[str, Any]]) -> str:
     """Relative differences, and the time of a step over that of the public code."""
     (result,) = results
-    lines = []
-    for method, by_precision in result["differences"].items():
-        for what in by_precision["float64"]:
-            cells = [f"{one[what]:.0e}" if what in one else "-" for one in by_precision.values()]
-            lines.append([method, what, *cells])
+    lines = difference_lines(result)
     ratio, error = step_ratio(result["seconds_of_a_step"])
     lines.append(
         ["TS2Vec", f"time of a step, {result['device']}", "-", f"{ratio:.2f}x ± {error:.2f}"]
     )
     return markdown(["method", "what", "float64", "float32"], lines)
+
+
+def peers_cnn_table(results: list[dict[str, Any]]) -> str:
+    """Relative differences by method and precision."""
+    (result,) = results
+    return markdown(["method", "what", "float64", "float32"], difference_lines(result))
+
+
+def difference_lines(result: dict[str, Any]) -> list[list[str]]:
+    """One line for each thing that is compared with public code, by precision."""
+    lines = []
+    for method, by_precision in result["differences"].items():
+        for what in by_precision["float64"]:
+            cells = [f"{one[what]:.0e}" if what in one else "-" for one in by_precision.values()]
+            lines.append([method, what, *cells])
+    return lines
 
 
 def step_ratio(seconds: dict[str, list[float]]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
-from benchmarks.baselines_tables import baselines_table, peers_table
+from benchmarks.baselines_tables import baselines_table, peers_cnn_table, peers_table
 from benchmarks.compute_tables import (
     aggregator_table,
     before_and_after_table,
@@ -95,6 +95,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "frame_sizes": frame_sizes_table,
     "baselines": baselines_table,
     "peers": peers_table,
+    "peers_cnn": peers_cnn_table,
     "linear_probe": linear_probe_table,
     "cue": cue_table,
     "cue_small": cue_table,
