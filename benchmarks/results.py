@@ -22,6 +22,7 @@ from benchmarks.compute_tables import (
     training_table,
     vectorised_table,
 )
+from benchmarks.explore_page import explore_page_table
 from benchmarks.few_labels_tables import (
     cpu_time_table,
     few_labels_table,
@@ -101,6 +102,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
+    "explore_page": explore_page_table,
 }
 render = partial(tables.render, tables=TABLES)
 render_all = partial(tables.render_all, tables=TABLES)
