@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.baselines_tables import ts2vec_pairs_table
 from benchmarks.compute_tables import families_table
 from benchmarks.few_labels_tables import Cell, headline_cells, parts_summary
 from progmem.data.forecast_sets import HORIZONS
@@ -115,6 +116,7 @@ PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "speed": speed_table,
     "parts": parts_table,
     "own_labels_and_recipe": own_labels_table,
+    "ts2vec_pairs": ts2vec_pairs_table,
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
+from benchmarks.baselines_tables import baselines_table, peers_cnn_table, peers_table
 from benchmarks.compute_tables import (
     aggregator_table,
     before_and_after_table,
@@ -21,6 +22,7 @@ from benchmarks.compute_tables import (
     training_table,
     vectorised_table,
 )
+from benchmarks.explore_page import explore_page_table
 from benchmarks.few_labels_tables import (
     cpu_time_table,
     few_labels_table,
@@ -29,6 +31,7 @@ from benchmarks.few_labels_tables import (
 )
 from benchmarks.frame_sizes import frame_sizes_table
 from benchmarks.large_data import large_data_table
+from benchmarks.linear_probe import linear_probe_table
 from benchmarks.own_forecast import own_forecast_table
 from benchmarks.own_labels import own_labels_table
 from benchmarks.soak import soak_table
@@ -91,9 +94,15 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "own_labels": own_labels_table,
     "large_data": large_data_table,
     "frame_sizes": frame_sizes_table,
+    "baselines": baselines_table,
+    "peers": peers_table,
+    "peers_cnn": peers_cnn_table,
+    "linear_probe": linear_probe_table,
     "cue": cue_table,
+    "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
+    "explore_page": explore_page_table,
 }
 render = partial(tables.render, tables=TABLES)
 render_all = partial(tables.render_all, tables=TABLES)

@@ -1,6 +1,7 @@
 """Shared settings of the tests: fixed threads, no network but loopback, fast unless asked."""
 
 import os
+import resource
 import socket
 
 # Two workers share two cores. Linear algebra reads this when it is loaded, other processes inherit
@@ -82,3 +83,12 @@ def pretrained(tmp_path_factory):
     settings = [*SHAPE, "train.epochs=1", "train.device=cpu", "model.dropout=0.2"]
     pretrain(made().recordings, folder, read_config(None, settings), log=None)
     return folder
+
+
+@pytest.fixture
+def small_files():
+    """No file may become larger than 64 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)

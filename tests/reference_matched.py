@@ -31,12 +31,13 @@ def _relative_layer(cfg, stack, layer, distance, i, known, valid):
     d = cfg.dim // cfg.heads
     projected = {j: layer.qkv.weight @ norm(layer.norm, known[j]) for j in keys}
     q = projected[i][: cfg.dim].view(cfg.heads, d)
+    by_distance = {j: distance.weight @ sinusoid(i - j, cfg.dim) for j in keys}
     mixed = []
     for h in range(cfg.heads):
         scores, values = [], []
         for j in keys:
             k, v = (projected[j][p * cfg.dim + h * d :][:d] for p in (1, 2))
-            r = (distance.weight @ sinusoid(i - j, cfg.dim))[h * d : (h + 1) * d]
+            r = by_distance[j][h * d : (h + 1) * d]
             u, bias = stack.content_bias[h, 0], stack.distance_bias[h, 0]
             scores.append(((q[h] + u) @ k + (q[h] + bias) @ r) / math.sqrt(d))
             values.append(v)

@@ -11,7 +11,7 @@ import progmem
 from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.embed import embed
-from progmem.errors import InputError
+from progmem.errors import InputError, WriteError
 from progmem.features import all_scales
 from progmem.pooling import fit_feature_stats
 from progmem.series import ChannelStats
@@ -86,3 +86,34 @@ def test_a_failed_embed_leaves_nothing_behind(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(InputError, match="out exists already; give a new folder"):
         embed(model, recordings[:2], tmp_path / "out")
+
+
+def test_two_that_embed_into_one_folder_leave_the_first_ones_whole(tmp_path, monkeypatch):
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    recordings, out = made_recordings()[:3], tmp_path / "out"
+    seconds = []
+
+    def meanwhile(*_):
+        if not seconds:
+            seconds.append(True)
+            with pytest.raises(InputError, match=r"out is in use by process \d+"):
+                embed(model, recordings[:1], out, log=None)
+
+    monkeypatch.setattr("progmem.embed.check_finite", meanwhile)
+    embed(model, recordings, out, log=None)
+    assert seconds and [p.name for p in tmp_path.iterdir()] == ["out"]
+    sequence = np.load(out / "sequence.npy")
+    assert len(sequence) == 3 and sequence.any(1).all()
+
+
+def test_a_disk_with_too_little_space_is_named_before_anything_is_encoded(
+    tmp_path, small_files, monkeypatch
+):
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    monkeypatch.setattr("progmem.embed.encode_in_chunks", lambda *_, **__: pytest.fail("encoded"))
+    long = Recording("long", np.zeros((2000, 2)))
+    with pytest.raises(
+        WriteError, match=r"out was not written: File too large; nothing of it is left"
+    ):
+        embed(model, [long], tmp_path / "out", log=None)
+    assert list(tmp_path.iterdir()) == []

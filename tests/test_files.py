@@ -3,7 +3,6 @@
 import errno
 import multiprocessing
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -253,15 +252,6 @@ def test_a_file_with_holes_gets_its_space_without_a_change(tmp_path, monkeypatch
         assert found.st_size == 3 << 20 and found.st_blocks * 512 >= 3 << 20
         assert (tmp_path / name).read_bytes()[:8] == b"head\0\0\0\0"
         monkeypatch.delattr(os, "posix_fallocate", raising=False)  # as on macOS
-
-
-@pytest.fixture
-def small_files():
-    """No file may become larger than 64 kB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_files_that_may_not_grow_are_named(tmp_path, small_files):

@@ -111,7 +111,9 @@ def test_cases_without_a_value_leave_the_encoding_of_others_as_it_was():
     X[3], X[5, 1] = np.nan, np.nan
     tokens = encoder.transform(X, level="tokens")
     others = np.delete(np.arange(len(X)), [3, 5])
-    np.testing.assert_allclose(tokens[others], expected[others], rtol=0, atol=1e-6)
+    # a batch with gaps adds in another order: either result is that far from the one in float64
+    bound = 1e-6 * np.abs(expected[others]).max()
+    np.testing.assert_allclose(tokens[others], expected[others], rtol=0, atol=bound)
     assert np.isnan(tokens[3]).all() and np.isfinite(tokens[5]).all()
 
 

@@ -2,8 +2,12 @@
 
 from typing import Any, ClassVar
 
-from aeon.transformations.collection import BaseCollectionTransformer
+try:
+    from aeon.transformations.collection import BaseCollectionTransformer
+except ImportError as error:
+    raise ImportError("progmem.aeon_transformer needs aeon: pip install 'progmem[data]'") from error
 
+from progmem.config import PMT as PMT_NAME
 from progmem.estimators import LEVELS, ONE_VECTOR, PMTEncoder
 
 
@@ -27,12 +31,13 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         steps: int | None = None,
         device: str = "auto",
         batch_size: int | None = None,
-        lr: float = 1e-3,
+        lr: float | None = None,
         views: str = "hidden",
         seed: int = 0,
         verbose: bool = False,
         settings: tuple[str, ...] | None = None,
         pooling: str | None = None,
+        encoder: str = PMT_NAME,
     ) -> None:
         self.size = size
         self.level = level
@@ -46,6 +51,7 @@ class PMTCollectionTransformer(BaseCollectionTransformer):  # type: ignore[misc]
         self.verbose = verbose
         self.settings = settings
         self.pooling = pooling
+        self.encoder = encoder
         super().__init__()
         if pooling is None and level not in ONE_VECTOR:
             self.set_tags(output_data_type="Collection")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from progmem.config import RunConfig, read_config
 from progmem.data.labels import drop_missing_labels
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.quality import Quality, inspect
-from progmem.data.recordings import Recording, Recordings
+from progmem.data.recordings import Recording, Recordings, remarks
 from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.errors import ConfigError, InputError, RepairableError
@@ -197,9 +198,7 @@ def check_lines(found: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<24}{unit:<8}{low:>12}{high:>12}{channel['missing']:>9.1%}")
     if len(found["channels"]) > 40:
         lines.append(f"and {len(found['channels']) - 40} more channels")
-    lines += ["", *found["notes"]]
-    if found["skipped"]:
-        lines.append(f"skipped files that are no recordings: {first_few(found['skipped'])}")
+    lines += ["", *remarks(found["notes"], found["skipped"])]
     lines += [f"look at: {warning}" for warning in found["warnings"]]
     if not found["warnings"]:
         lines.append("nothing looks odd")
@@ -213,7 +212,7 @@ def check_lines(found: dict[str, Any]) -> list[str]:
             f"{_duration(training['seconds'])} on this {training['device']}"
         )
         flags = ReadOptions(**found["options"]).flags()
-        lines.append(f"next: progmem pretrain {found['source']}{flags} -o run")
+        lines.append(f"next: progmem pretrain {quote(found['source'])}{flags} -o run")
     return lines
 
 

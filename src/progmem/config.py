@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from progmem import guard
 from progmem.errors import ConfigError, InputError
 from progmem.legacy import current_settings
+
+if TYPE_CHECKING:
+    from progmem.baselines import Method
 
 
 def whole(default: Any, low: int, end: float = float("inf"), *, optional: bool = False) -> Any:
@@ -415,7 +418,8 @@ class RunConfig:
         """All settings by section; of ``train`` those that are decided."""
         values = asdict(self)
         values = {**values, "train": given(values["train"])}
-        unused = () if _in_frame(self.encoder["name"]) else FRAME
+        name = self.encoder["name"]
+        unused = () if name == PMT or _method(name).in_frame else FRAME
         return {name: section for name, section in values.items() if name not in unused}
 
 
@@ -428,11 +432,11 @@ PMT = "pmt"  # the encoder where none is named
 FRAME = ("model", "views", "loss")  # sections of PMT, and of what differs from it in one part
 
 
-def _in_frame(name: Any) -> bool:
-    """Whether the encoder ``name`` is set by the sections `FRAME`, not by its own."""
-    from progmem.baselines import method_of  # it needs the training, which loads slowly
+def _method(name: Any) -> "Method":
+    """What the registry of encoders has under ``name``."""
+    from progmem.baselines import method_of  # it imports this module, and is slow to load
 
-    return name == PMT or method_of(name).in_frame
+    return method_of(name)
 
 
 def _encoder_settings(values: Mapping[str, Any], *, labels: bool) -> dict[str, Any]:
@@ -442,9 +446,7 @@ def _encoder_settings(values: Mapping[str, Any], *, labels: bool) -> dict[str, A
     own = {key: value for key, value in given_ones.items() if key != "name"}
     if name == PMT and not own:
         return {"name": PMT}
-    from progmem.baselines import method_of
-
-    cls = method_of(name).config
+    cls = _method(name).config
     if issubclass(cls, ModelConfig):
         for key in own.keys() & set(names(ModelConfig)):
             raise ConfigError(f"of the encoder {name}, 'encoder.{key}' is called 'model.{key}'")
@@ -463,9 +465,7 @@ def _encoder_settings(values: Mapping[str, Any], *, labels: bool) -> dict[str, A
 
 def _published(train: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What is given of the settings of a training; the rest is as published with the method."""
-    from progmem.baselines import method_of
-
-    published = dict(method_of(name).training)
+    published = dict(_method(name).training)
     if "epochs" in train or "steps" in train:
         published = {k: v for k, v in published.items() if k not in ("epochs", "steps")}
     if published.get("lr_end") is not None and published["lr_end"] == published.get("lr"):

@@ -75,8 +75,8 @@ def embed(
     the model has feature statistics; tokens.npy (T, D) and memory.npy (V, n, D) hold all
     recordings one after the other. Files beside them hold the series each row belongs to, its span
     in samples (in seconds too, if ``sampling_rate`` is given or known) and whether anything of it
-    was observed. index.csv says the same of all rows in one table, with dates where these are
-    known. Encoders other than PMT have no memory here. series.json names the recordings, their
+    was observed. index.csv says of every row of every level what it is of, with dates where these
+    are known. Encoders other than PMT have no memory here. series.json names the recordings, their
     channels and units.
     """
     if out.exists():
@@ -209,6 +209,9 @@ class _LevelFiles:
                             arrays["times"][rows] = spans / rate
                         if level in self.arrays:
                             _write_index(file, level, rows, recording, spans, rate)
+            for i, (recording, length) in enumerate(zip(recordings, lengths, strict=True)):
+                whole = np.array([[0, length]])
+                _write_index(file, "sequence", slice(i, i + 1), recording, whole, rate)
 
     def _spans(self, kind: str, length: int, start: int, stop: int) -> np.ndarray:
         """Samples of some tokens or windows of a recording of ``length`` samples, (rows, 2)."""
@@ -251,7 +254,7 @@ def _write_index(
 
     times: Any = spans[:, 0] / rate if rate is not None else ""
     if recording.calendar is not None:
-        times = recording.calendar.at(spans[:, 0])
+        times = recording.calendar.texts(spans[:, 0])
     name = to_cell(recording.name)
     table = {"level": level, "row": np.arange(rows.start, rows.stop), "series": name,
              "start": spans[:, 0], "end": spans[:, 1], "time": times}  # fmt: skip

@@ -19,7 +19,7 @@ class Encoding(NamedTuple):
 
     A mask is False where a series has no such token or window, or where all of it is missing.
     Spans are ``[start, end)`` in samples and shared by the batch. Encoders without a memory
-    leave ``memory`` and ``eos`` at None, those without windows the masks and spans of windows too.
+    leave ``memory`` at None, those without windows the masks and spans of windows too.
     What is known of channels and dates goes with what ``encode`` returns.
 
     Example:
@@ -39,7 +39,9 @@ class Encoding(NamedTuple):
     tokens: Tensor  # (B, K, D), 0 where token_mask is False
     memory: Tensor | None  # (B, N, slots, D), 0 where a series has no such window
     sequence: Tensor  # (B, D)
-    eos: Tensor | None  # (B, D): mean slots of the last window (on a stream: that is complete)
+    # (B, D): mean slots of the last window (on a stream: that is complete); without a memory what
+    # the last token is, if that is made of the whole series
+    eos: Tensor | None
     token_mask: Tensor  # (B, K) bool
     window_mask: Tensor | None  # (B, N) bool
     token_spans: Tensor  # (K, 2) int64

@@ -165,9 +165,7 @@ def _explained(path: Path) -> Iterator[None]:
     kept = "what was there before is kept" if path.exists() else "nothing of it is left"
     try:
         yield
-    except WriteError:
-        raise
-    except OSError as error:
+    except OSError as error:  # a part of a folder may have been told of by its own name
         if error.errno not in NOT_WRITABLE:
             raise
         why = os.strerror(error.errno)

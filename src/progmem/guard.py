@@ -132,6 +132,7 @@ def check_text(
                 here += marks
                 columns = max(columns, here)
                 lines, here = (lines + 1, 1) if ends else (lines, here)
+    cells += here > 1  # a last line that is not ended
     size = _unpacked_size(path) if packed else path.stat().st_size
     if piece and size > read:  # what is left is taken to be like this
         cells, read = cells * size // read, size

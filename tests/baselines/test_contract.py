@@ -1,6 +1,8 @@
 """What every encoder of the registry promises; a new one is covered by a row of SMALL."""
 
+import copy
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,6 +14,7 @@ from model_setup import weighted_sum
 import progmem
 import progmem.explore
 from progmem.baselines import ENCODERS, build, make_encoder
+from progmem.baselines.cnn import CNN
 from progmem.cli import main
 from progmem.config import read_config, read_finetune_config
 from progmem.data.recordings import Recording
@@ -20,6 +23,7 @@ from progmem.errors import ConfigError, InputError
 from progmem.pooling import pool
 from progmem.provenance import seen_by
 from progmem.series import ChannelStats
+from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import make_fabric
 from progmem.training.finetune import finetune
 from progmem.training.grad_cache import backward_in_parts
@@ -44,12 +48,16 @@ SMALL = {  # settings by which an encoder is small
     "sslecg": {"dim": 8},
 }
 ONE_IS_ENOUGH = ["pmt", *(pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS if n != "pmt")]
+# of the largest value: a batch of another size or with gaps is added up in another order, and each
+# of the two results is that far from what float64 gives
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 EACH = pytest.mark.parametrize("name", ENCODERS)
 # to train, transformer_xl stands for these
 ALIKE = ("vanilla", "windowed", "windowed_state", "xlstm")
 TRAINED = [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in ENCODERS]
 EACH_TRAINED = pytest.mark.parametrize("name", TRAINED)
+KINDS = ("transformer_xl", "ts2vec", "soft_tstcc")  # one of each kind of network
+BASELINES = [n if n in KINDS else pytest.param(n, marks=pytest.mark.slow) for n in ENCODERS]
 
 
 def test_there_is_a_row_for_every_encoder():
@@ -84,6 +92,7 @@ def test_shapes_and_spans_are_those_of_the_series(encoder):
     x = torch.randn(3, 61, 2)
     x[0, 20:40] = torch.nan
     z, D = encoder.encode(x), encoder.cfg.dim
+    assert all(t.isfinite().all() for t in floats(z).values())
     K = len(z.token_spans)
     assert z.tokens.shape == (3, K, D) and z.sequence.shape == (3, D)
     assert z.token_mask.shape == (3, K) and z.token_mask[1:].all()
@@ -94,19 +103,24 @@ def test_shapes_and_spans_are_those_of_the_series(encoder):
     gone = (first >= 20) & (end <= 40)  # a token of nothing but missing samples
     assert not z.token_mask[0, gone].any() and not z.tokens[0, gone].any()
     assert gone.any() or (end - first).max() > 20
+    assert (z.eos is None) == (ENCODERS[encoder.name].network is CNN)
+    if z.eos is not None:
+        assert z.eos.shape == (3, D)
     if z.memory is not None:
-        assert z.memory.shape[:2] == (3, len(z.window_spans)) and z.eos.shape == (3, D)
+        assert z.memory.shape[:2] == (3, len(z.window_spans))
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_a_series_does_not_see_its_mates(encoder, dtype):
     encoder, tolerance = encoder.to(dtype), TOLERANCE[dtype]
     x = torch.randn(24, 61, 2, dtype=dtype)
-    x[5, 10:30] = torch.nan
-    together = encoder.encode(x, batch_size=24)
-    assert_equal_rows(encoder.encode(x, batch_size=1), together, tolerance)
+    x[5, 10:30], x[torch.rand(x.shape) < 0.05] = torch.nan, torch.nan
+    lengths = [61 if i % 3 else 61 - i for i in range(24)]
+    together = encoder.encode(x, lengths=lengths, batch_size=24)
+    alone = encoder.encode(x, lengths=lengths, batch_size=1)
+    assert_equal_rows(alone, together, tolerance)
     order = torch.randperm(24)
-    shuffled = encoder.encode(x[order])
+    shuffled = encoder.encode(x[order], lengths=[lengths[i] for i in order])
     assert_equal_rows(rows(shuffled, order.argsort()), together, tolerance)
 
 
@@ -167,9 +181,40 @@ def test_the_callers_array_is_never_changed(encoder):
         torch.testing.assert_close(given, before, rtol=0, atol=0, equal_nan=True)
 
 
-def test_encode_leaves_the_training_mode_and_no_graph(encoder):
-    z = encoder.train().encode(torch.randn(1, 61, 2))
+def test_encode_leaves_no_trace(encoder):
+    """Neither a graph nor another mode, weight or statistic, as a frozen encoder must not."""
+    before = copy.deepcopy(encoder)
+    z = encoder.train().encode(torch.randn(4, 61, 2))
     assert encoder.training and not any(t.requires_grad for t in floats(z).values())
+    assert not differing(encoder, before)
+
+
+def test_a_head_that_learns_alone_leaves_the_encoder_as_it_is(encoder):
+    learner, before = (
+        SequenceClassifier(encoder, ("a", "b"), only_head=True),
+        copy.deepcopy(encoder),
+    )
+    x, lengths = torch.randn(4, 61, 2), torch.tensor([61, 61, 40, 30])
+    scores, sequence = learner.train()(x, None, lengths)
+    scores.sum().backward()
+    assert torch.equal(learner(x, None, lengths)[1], sequence)  # nothing is drawn, nothing moved
+    assert learner.head.weight.grad.any() and all(p.grad is None for p in encoder.parameters())
+    assert not differing(encoder, before)
+
+
+def test_an_end_of_sequence_state_is_that_of_the_last_sample(encoder):
+    """Where there is one: padding does not reach it, and what came before does."""
+    x, lengths = torch.randn(2, 61, 2).double(), [61, 40]
+    z = encoder.double().encode(x, lengths=lengths)
+    if z.eos is None:
+        return
+    for row, length in enumerate(lengths):
+        alone = encoder.encode(x[row : row + 1, :length]).eos[0]
+        torch.testing.assert_close(z.eos[row], alone, rtol=0, atol=1e-10)
+    x[0, 20:35] += 1
+    x[1, 10:20] += 1
+    changed = (encoder.encode(x, lengths=lengths).eos - z.eos).abs().amax(1)
+    assert (changed > 1e-9).all() or encoder.name == "windowed"  # which has no state to hand on
 
 
 def test_a_failed_encode_leaves_the_training_mode(encoder):
@@ -219,6 +264,65 @@ def test_bad_input_gets_the_same_words_from_all(encoder, x, message):
 
 
 # --- training
+
+
+def spoilt(kind):
+    """Series (8, 40, 2) that nothing can be learnt from, as users give them."""
+    x = np.random.default_rng(0).normal(size=(8, 40, 2))
+    match kind:
+        case "inf":
+            x[2, 5, 1] = np.inf
+        case "huge":
+            x[2, 5, 1] = 1e308
+        case "missing":
+            x[:] = np.nan
+        case "constant":
+            x[:] = 1.0
+        case "words":
+            return np.full((8, 40, 2), "a")
+    return {"one": x[:1], "none": x[:0], "empty": x[:, :0]}.get(kind, x)
+
+
+BAD_SERIES = {
+    "inf": r"x\.2, sample 5, channel 1 is inf; mark missing values by NaN",
+    "huge": "channel 1 ranges from .* to 1e.308, too far to be squared",
+    "missing": "no recording has an observed value",
+    "constant": "no channel varies in any recording",
+    "words": r"x\.npy: x must hold real numbers",
+    "one": "training needs at least 2 rows to tell apart",
+    "none": "there are no series; give at least one",
+    "empty": r"x\.0 has no values",
+}
+
+
+@pytest.mark.parametrize("kind, message", BAD_SERIES.items())
+def test_series_that_teach_nothing_get_the_same_line_from_all(
+    tmp_path, monkeypatch, capsys, kind, message
+):
+    """On the command line and by `PMTEncoder`."""
+    monkeypatch.chdir(tmp_path)
+    x, said = spoilt(kind), {}
+    np.save("x.npy", x)
+    for name in ENCODERS:
+        assert main(["pretrain", "x.npy", "-o", "run", *settings(name)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(message, line) and not (tmp_path / "run").exists()
+        options = {} if name == "pmt" else {"encoder": name}
+        with pytest.raises(InputError) as refused:
+            progmem.PMTEncoder(**options, steps=1, device="cpu").fit(x.swapaxes(1, 2))
+        said[name] = line, str(refused.value)
+    assert len(set(said.values())) == 1, said
+
+
+@EACH
+def test_a_series_that_is_too_short_is_named_with_what_to_do(tmp_path, name):
+    few = [*recordings(), Recording("short", np.zeros((1, 2)))]
+    try:
+        pretrain(few, tmp_path / "run", read_config(None, settings(name)), log=None)
+    except InputError as error:
+        assert re.fullmatch("short (needs|has) .*; leave it out.*", str(error))
+    else:
+        assert name in ("simclr", "sslecg")  # which take a sample for a series
 
 
 def recordings(gaps=False):
@@ -291,12 +395,12 @@ def test_the_loss_reaches_every_parameter_that_is_trained(name):
     task = task_of(name)
     loss, _, _ = compute_loss(task, task.learner, task.make_batch(0))
     loss.backward()
-    reached = {n for n, p in task.learner.named_parameters() if p.requires_grad}
-    for parameter_name, parameter in task.learner.named_parameters():
-        if parameter_name in reached:
-            assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
+    trained = {n: p for n, p in task.learner.named_parameters() if p.requires_grad}
+    for parameter_name, parameter in trained.items():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), parameter_name
+        assert parameter.grad.any(), parameter_name
     grouped = [p for group in task.parameter_groups() for p in group["params"]]
-    assert len(grouped) == len(reached)
+    assert len(grouped) == len(trained)
 
 
 @EACH
@@ -343,7 +447,7 @@ def test_it_learns_from_labels(tmp_path, name):
     assert (again.predict(X) == found.classifier.predict(made(count=16).test)).all()
 
 
-@pytest.mark.parametrize("name", TRAINED[1:])  # all but PMT itself
+@pytest.mark.parametrize("name", BASELINES[1:])  # all but PMT itself
 def test_it_is_trained_and_used_as_pmt_is(tmp_path, monkeypatch, capsys, name):
     """One command trains it, others embed and classify with it, and PMTEncoder holds it."""
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,7 @@ from progmem.baselines.softclt import Likeness, SoftCLTConfig, distances_of
 from progmem.baselines.ts2vec import (
     TS2Vec,
     TS2VecConfig,
+    _convolve,
     hierarchical_loss,
     instance_contrast,
     nearness,
@@ -115,6 +116,17 @@ def test_vectors_that_are_all_equal_are_told_apart_by_chance():
     alike = torch.full((5, 5), 0.25).double().fill_diagonal_(1.0)
     # weights of an anchor: 1 for itself in the other crop, .25 for each of 8 others
     assert float(instance_contrast(z, z, ALL[5], alike)) == pytest.approx(3 * math.log(9))
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])
+def test_taps_that_see_zeros_alone_are_left_out_and_nothing_changes(kernel):
+    for dilation, length in itertools.product((1, 2, 3, 8), (1, 2, 3, 5, 9, 17)):
+        conv = torch.nn.Conv1d(2, 3, kernel, dilation=dilation).double()
+        x = torch.randn(2, 2, length).double()
+        reach = (kernel - 1) * dilation
+        around = ((reach + 1) // 2, reach // 2)
+        found, expected = _convolve(conv, x), conv(torch.nn.functional.pad(x, around))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
 
 
 def test_a_value_worked_by_hand():

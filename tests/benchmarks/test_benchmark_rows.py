@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from forecast_setup import dated_file
 
-from benchmarks import cue, forecast, supervised
+from benchmarks import cue, forecast, linear_probe, supervised
 from benchmarks.pages import FORECASTS
 from benchmarks.side_by_side import run_rows, training_folder
 from progmem.config import read_config, run_config
@@ -59,22 +59,51 @@ def test_a_row_is_made_again_for_another_commit_or_other_data_and_else_taken_up(
 
 
 @pytest.mark.slow
-def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path):
+def test_cues_and_labels_are_measured_by_their_benchmarks(made_sets, tmp_path, monkeypatch):
+    monkeypatch.setattr(cue, "FINAL", 92)
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "model.patch=8",
             "train.epochs=1", "train.device=cpu"]  # fmt: skip
     chosen = argparse.Namespace(
         work=tmp_path / "work", out=tmp_path, data_dir=made_sets, commit="abc", split="official",
-        settings=[*tiny, "model.window=3", "model.stride=3"],
+        small=False, settings=[*tiny, "model.window=3", "model.stride=3"],
     )  # fmt: skip
     cue.measure("no-pcl-carry-1", chosen)
     result = json.loads((tmp_path / "cue/FordA-no-pcl-carry-1.json").read_text())
     assert result["commit"] == "abc" and result["config"]["run"]["loss"]["pcl"] == 0
     assert result["config"]["run"]["train"]["seed"] == 1
+    chosen.small = True
+    chosen.settings = ["encoder.dim=8", "encoder.hidden=4", "train.steps=1", "train.device=cpu"]
+    cue.measure("softclt-0", chosen)
+    result = record.read(tmp_path / "cue_small/FordA-softclt-0.json")
+    assert result["config"]["run"]["encoder"]["distance"] == "euclidean"
+    chosen.settings = tiny
     supervised.measure("Wafer-vanilla-2", chosen)
     result = json.loads((tmp_path / "finetune/Wafer-vanilla-2.json").read_text())
     assert result["commit"] == "abc" and result["seeds"] == [2]
     assert result["rows"][0]["encoder"] == "vanilla" and result["rows"][0]["labels"] == "all"
-    assert len(list((tmp_path / "work/runs").iterdir())) == 2
+    assert len(list((tmp_path / "work/runs").iterdir())) == 3
+
+
+def test_frozen_baselines_are_read_out_by_their_benchmark(made_sets, tmp_path):
+    chosen = argparse.Namespace(
+        work=tmp_path / "work", out=tmp_path, data_dir=made_sets, commit="abc", device="cpu",
+        settings=["encoder.dim=8", "train.epochs=1", "train.batch_size=8"],
+    )  # fmt: skip
+    found = linear_probe.measure("HAR-simclr-1", chosen)
+    result = record.read(tmp_path / "linear_probe/HAR-simclr-1.json")
+    assert result["commit"] == "abc" and result["config"]["encoder"]["dim"] == 8
+    rows = result["rows"]
+    assert [row["scores"]["accuracy"] for row in rows] == found["accuracy"]
+    assert [(row["weights"], row["features"], row["size"]) for row in rows] == [
+        (weights, kind, size)
+        for weights in ("trained", "untrained")
+        for kind, size in (("all tokens", 18 * 8), ("sequence", 8))
+    ]
+    for row, accuracy in zip(rows, (0.905, 0.8, 0.5, 0.25), strict=True):
+        row["scores"]["accuracy"] = [accuracy]
+    assert linear_probe.linear_probe_table([result]).splitlines()[2] == (
+        f"| HAR | simclr | 1 epochs | {result['device']} | 90.5 | 50.0 | 80.0 | 25.0 | 81.0 |"
+    )
 
 
 @pytest.mark.slow
@@ -83,8 +112,12 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast, "probe_forecast", partial(forecast.probe_forecast, horizons=[24]))
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.device=cpu"]
     short = {e: "train.steps=2" if "default" in e else "train.epochs=1" for e in forecast.ENCODERS}
-    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, [*tiny, short[e]]) for e in forecast.ENCODERS}
-    assert all(cfg.train.seed == 1 and cfg.data.window == 201 for cfg in cfgs.values())
+    given = {e: [*tiny, short[e]] for e in forecast.ENCODERS}
+    small = ("encoder.dim=8", "encoder.depth=2", "train.steps=2", "data.window=100",
+             "train.device=cpu")  # fmt: skip
+    given |= {e: [*small] for e in forecast.METHODS}
+    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, own) for e, own in given.items()}
+    assert all(cfg.train.seed == 1 for cfg in cfgs.values())
     rows = {
         e: forecast.measure("ETTh1-uni", e, cfg, tmp_path, tmp_path / e) for e, cfg in cfgs.items()
     }
@@ -94,7 +127,11 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     scores = {e: json.dumps(row["scores"]) for e, row in rows.items()}
     assert scores.pop("untrained_default") == scores["untrained_bare"]  # the same tokens
     assert len(set(scores.values())) == len(scores)
-    models = {e: row["config"]["model"] for e, row in rows.items() if e != "values"}
+    others = {e: row["config"] for e, row in rows.items() if e in forecast.METHODS}
+    assert {config["encoder"]["name"] for config in others.values()} == set(others)
+    assert all(config["encoder"]["channels"] == 8 for config in others.values())
+    without_frame = {"values", *others}
+    models = {e: row["config"]["model"] for e, row in rows.items() if e not in without_frame}
     seen = {e: (model["channels"], model["patch"]) for e, model in models.items()}
     assert {e: found for e, found in seen.items() if e.startswith("trained")} == {
         "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 96),
@@ -111,7 +148,8 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
 def test_kept_forecasts_are_of_the_settings_in_experiments(name):
     kept = json.loads((ROOT / f"results/forecast/{name}.json").read_text())["config"]
     labels = {e: label for e, label in forecast.ENCODERS.items() if label in kept}
-    assert forecast.ENCODERS.keys() - labels.keys() <= {"trained_default", "untrained_default"}
+    may_be_missing = {"trained_default", "untrained_default", *forecast.METHODS}
+    assert forecast.ENCODERS.keys() - labels.keys() <= may_be_missing
     for encoder, label in labels.items():
         run = run_config(current_settings(kept[label]["run"]))  # it has no seed: that is a row's
         assert run == forecast.settings(name, encoder, 0, [], device="cuda"), label

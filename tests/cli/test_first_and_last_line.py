@@ -1,8 +1,10 @@
 """What a command says: at once what it reads, into a pipe too, and at the end what was written."""
 
 import io
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,6 +24,12 @@ COMMANDS = {  # what is needed for each, and what it says first
     "classify": ["classify", "X", "-o", "p.csv"],
     "forecast": ["forecast", "X", "--horizon", "3"],
     "explore": ["explore", "m", "X"],
+    "index": ["index", "m", "X", "-o", "out"],
+    "search": ["search", "X", "night", "0", "9", "-o", "t.csv"],
+    "segment": ["segment", "X", "-o", "t.csv"],
+    "states": ["states", "X", "-o", "t.csv"],
+    "surprise": ["surprise", "X", "-o", "t.csv"],
+    "suggest": ["suggest", "X", "-o", "t.csv"],
     "export": ["export", "X", "-o", "m.onnx"],
     "probe classify": ["probe", "classify", "m", "X"],
     "data convert": ["data", "convert", "X"],
@@ -30,6 +38,7 @@ COMMANDS = {  # what is needed for each, and what it says first
 
 AT_ONCE = """
 import sys
+from pathlib import Path
 from progmem.cli import main
 
 class Said(BaseException):
@@ -85,19 +94,25 @@ def files(tmp_path, monkeypatch):
 
 
 def test_every_command_names_what_it_left_out_and_ends_with_what_comes_next(files, capsys):
+    data, run, out = "my recordings", "a run", "p 1.csv"  # as people name them
+    Path("recordings").rename(data)
     commands = [
-        ["check", "recordings"],
-        ["pretrain", "recordings", "-o", "run", *SETTINGS],
-        ["embed", "run/model", "recordings", "-o", "out"],
-        ["classify", "recordings", "--labels", "labels.csv", "--model", "run/model", "-o", "p.csv"],
-        ["finetune", "recordings", "--labels", "labels.csv", "-o", "tuned", *TUNING],
+        (["check", data], {data}),
+        (["pretrain", data, "-o", run, *SETTINGS], {data, f"{run}/model"}),
+        (["embed", f"{run}/model", data, "-o", "out"], set()),
+        (
+            ["classify", data, "--labels", "labels.csv", "--model", f"{run}/model", "-o", out],
+            {f"{run}/model", "p 1.safetensors"},
+        ),
+        (["finetune", data, "--labels", "labels.csv", "-o", "a tuned", *TUNING], {"a tuned"}),
     ]
-    for command in commands:
+    for command, names in commands:
         assert main(command) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "reading recordings ...", command
+        assert lines[0] == f"reading {data} ...", command
         assert any("photo.jpg" in line for line in lines), command
         assert "next: " in lines[-1] or "later: " in lines[-1], command
+        assert names <= set(shlex.split(lines[-1])), command  # can be pasted into a shell
 
 
 def test_quiet_commands_say_nothing(files, capsys):

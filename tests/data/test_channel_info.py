@@ -76,6 +76,10 @@ def test_without_dates_the_index_has_seconds_or_nothing(tmp_path, monkeypatch, r
     assert tokens.series.tolist() == ["a"] * 37 + ["b"] * 22
     assert tokens.row.tolist() == list(range(59))
     np.testing.assert_allclose(tokens[tokens.series == "b"].time[:2], times)
+    whole = index[index.level == "sequence"]
+    assert whole[["row", "series", "start", "end"]].values.tolist() == [
+        [0, "a", 0, 40], [1, "b", 0, 25],
+    ]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

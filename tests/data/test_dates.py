@@ -5,7 +5,14 @@ import pandas as pd
 import pytest
 from forecast_setup import hours
 
-from progmem.data.dates import COVARIATES, next_dates, regular_dates, step_of, time_covariates
+from progmem.data.dates import (
+    COVARIATES,
+    Calendar,
+    next_dates,
+    regular_dates,
+    step_of,
+    time_covariates,
+)
 from progmem.data.reader import read
 from progmem.errors import InputError
 
@@ -117,3 +124,23 @@ def test_a_csv_file_whose_dates_cannot_be_used_is_named(text, message, tmp_path)
     (tmp_path / "load.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         read(tmp_path / "load.csv")
+
+
+@pytest.mark.parametrize(
+    "start, step, texts",
+    [
+        ("2024-03-29", pd.Timedelta(hours=12), ["2024-03-29 00:00:00", "2024-03-30 00:00:00"]),
+        ("2024-03-29", 0.5, ["2024-03-29 00:00:00.000000000", "2024-03-29 00:00:01.000000000"]),
+        ("2024-03-29 00:00:00.25", 1.0, ["2024-03-29 00:00:00.250000000"]),
+        ("2024-01-31", "ME", ["2024-01-31 00:00:00", "2024-03-31 00:00:00"]),
+        (
+            pd.Timestamp("2024-10-27 00:30Z").tz_convert("Europe/Oslo"), pd.Timedelta(minutes=30),
+            ["2024-10-27 02:30:00+02:00", "2024-10-27 02:30:00+01:00"],
+        ),
+    ],
+)  # fmt: skip
+def test_dates_of_a_recording_have_one_form_whichever_samples_they_are_of(start, step, texts):
+    calendar = Calendar(pd.Timestamp(start), step)
+    assert calendar.texts(np.array([0, 2]))[: len(texts)] == texts
+    for sample, text in zip((0, 2), texts, strict=False):
+        assert calendar.texts(np.array([sample])) == [text]

@@ -28,23 +28,26 @@ def test_more_files_are_read_than_a_process_may_open_at_first(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-MEASURED = """
-import sys
+LIMITED = """
+import resource, sys
 from progmem.cli import main
 from progmem.data import content_hash, quality, windows
 import progmem.check, progmem.embed, progmem.training.pretrain  # whose own memory does not count
 
 def size(name):
     with open("/proc/self/status") as file:
-        return int(file.read().split(f"{name}:")[1].split()[0]) / 1000
+        return 1024 * int(file.read().split(f"{name}:")[1].split()[0])
 
 windows.MAX_CACHE_BYTES, windows.VALUES, quality.CHUNK = 2**24, 2**19, 2**19
+most, *command = sys.argv[1:]
 before = size("VmSize")
-assert main(sys.argv[1:]) == 0
-print("MB:", size("VmPeak") - before)
+if most != "any":
+    bound = size("VmData") + int(most)
+    resource.setrlimit(resource.RLIMIT_DATA, (bound, bound))
+assert main(command) == 0
+print("bytes:", size("VmPeak") - before)
 """
 READ_WHOLE = """
-import sys
 from progmem.data import reader
 mapped = reader._read_npy
 
@@ -61,43 +64,44 @@ COMMANDS = {
     "pretrain": ["pretrain", "big.npy", "-o", "run", *SMALL],
     "embed": ["embed", "run/model", "big.npy", "-o", "out"],
 }
+LENGTHS, CHANNELS = {"small": 64_000, "large": 600_000}, 64
+MORE = 8 * CHANNELS * (LENGTHS["large"] - LENGTHS["small"])  # bytes of the large file, 274 MB
 
 
-def make_file(folder, length, channels=64):
+def make_file(folder, length):
+    """After its first quarter or less there are zeros, which are not on the disk."""
     folder.mkdir()
-    x = np.lib.format.open_memmap(folder / "big.npy", "w+", "float32", (length, channels))
-    for start in range(0, length, 8_000):
-        x[start : start + 8_000] = np.random.default_rng(start).normal(size=(8_000, channels))
+    x = np.lib.format.open_memmap(folder / "big.npy", "w+", "float64", (length, CHANNELS))
+    x[:16_000] = np.random.default_rng(0).normal(size=(16_000, CHANNELS))
 
 
-def memory_needed(folder, command, code=MEASURED):
-    """MB that a command maps at most, beside the files it reads and writes in pieces.
+def run(folder, command, most="any", code=LIMITED):
+    """A command in a process that may have ``most`` bytes beside those of files it has mapped.
 
-    The kernel keeps count of the most that was ever mapped, however short that was.
+    The kernel refuses any more, so whether the command ends well does not hang on when one looks.
     """
-    # what threads hold and what malloc keeps of freed memory would differ from run to run
+    # what malloc keeps of freed memory would differ from run to run
     steady = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536",
               "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", code, *COMMANDS[command]], cwd=folder, capture_output=True,
-        text=True, env=os.environ | steady,
+    return subprocess.run(
+        [sys.executable, "-c", code, str(most), *COMMANDS[command]], cwd=folder,
+        capture_output=True, text=True, env=os.environ | steady,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    mapped = [folder / "big.npy", *(folder.glob("out/*.npy") if command == "embed" else ())]
-    size = sum(file.stat().st_size for file in mapped) / 1000 / 1.024
-    return float(done.stdout.rsplit("MB:", 1)[1]) - size / 1000
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
-def test_the_memory_that_is_needed_does_not_grow_with_the_file(tmp_path):
-    small, large = tmp_path / "small", tmp_path / "large"
-    make_file(small, 64_000)  # 16 MB
-    make_file(large, 512_000)  # 131 MB
-    more = {c: memory_needed(large, c) - memory_needed(small, c) for c in COMMANDS}
-    assert max(more.values()) < 30, more  # a quarter of what the file has more
-    tokens = np.load(large / "out/tokens.npy", mmap_mode="r")
-    assert len(tokens) == 512_000 // 64 and np.isfinite(tokens[-1]).all()
-    whole = READ_WHOLE + MEASURED
-    more = memory_needed(large, "check", whole) - memory_needed(small, "check", whole)
-    assert more > 100  # it would be noticed
+def test_a_file_nine_times_as_large_needs_no_more_memory(tmp_path):
+    for name, length in LENGTHS.items():
+        make_file(tmp_path / name, length)
+    for command in COMMANDS:
+        done = run(tmp_path / "small", command)
+        assert done.returncode == 0, done.stderr[-2000:]
+        most = int(done.stdout.rsplit("bytes:", 1)[1]) + MORE // 2
+        if command == "check":  # that a whole file is read would be noticed
+            whole = run(tmp_path / "large", command, most, READ_WHOLE + LIMITED)
+            assert whole.returncode != 0 and "emory" in whole.stderr
+        done = run(tmp_path / "large", command, most)
+        assert done.returncode == 0, done.stderr[-2000:]
+    tokens = np.load(tmp_path / "large/out/tokens.npy", mmap_mode="r")
+    assert len(tokens) == LENGTHS["large"] // 64 and np.isfinite(tokens[-1]).all()

@@ -281,7 +281,18 @@ def test_files_of_other_kinds_are_named_and_labels_are_no_recording(tmp_path):
     assert said == []  # that it reads is said before, and all is read at once
     assert found.names == ["long.c0", "long.c1", "long.c2", "long.c3", "sub/a"]
     assert found.skipped == ("labels.csv", "sub/readme.pdf")
-    assert found.lines()[-1] == "skipped 2 files that are no recordings: labels.csv, sub/readme.pdf"
+    assert found.lines()[-1] == "skipped files that are no recordings: labels.csv, sub/readme.pdf"
+
+
+def test_notes_of_many_files_are_a_few_lines(tmp_path):
+    table = pd.DataFrame({"time": [0, 1, 3], "x": [1.0, 2.0, 3.0]})
+    table["time"] = pd.to_datetime(table["time"], unit="h")
+    for i in range(9):
+        table.to_csv(tmp_path / f"{i}.csv", index=False)
+    found = progmem.read(tmp_path, fill_gaps=True)
+    assert len(found.notes) == 9
+    lines = found.lines()[1:]
+    assert lines[4:] == [found.notes[4], "and 4 more such notes, all in progmem check --json"]
 
 
 def test_reading_many_files_says_how_long_it_will_take(tmp_path, monkeypatch):

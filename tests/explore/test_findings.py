@@ -53,11 +53,13 @@ def test_a_page_asks_once_for_what_takes_long_and_is_told_when_it_is_there(findi
     monkeypatch.setattr(explore, "surprise", lambda *given: calls.append(given) or real(*given))
     before = findings.revision
     first = {ribbon.name: ribbon for ribbon in findings.ribbons(0)}
+    assert first["surprise"].awaited
     assert list(first) == ["regime", "state", "surprise", "label"]
     done = {ribbon.name: ribbon for ribbon in findings.ribbons(0, wait=True)}
     findings.ribbons(0)
     assert len(calls) == 1 and findings.revision > before
     windows = findings.idx.windows(NAME)
+    assert not any(ribbon.awaited for ribbon in done.values())
     np.testing.assert_array_equal(done["state"].cells.spans, windows)
     assert np.nanmax(done["surprise"].cells.value) == 1.0
     assert len(done["regime"].cells.spans) == len(findings.segments(NAME))
@@ -181,12 +183,11 @@ def test_what_goes_wrong_is_the_last_line_of_the_page(findings, tmp_path, monkey
         raise InputError("the index has no recording 'x'")
 
     monkeypatch.setattr(explore, "search", refuse)
-    place = Place.whole(0, 1200).marking(0, 100)._asdict()
     answer = post(
         app,
         "..similar.children...marked.children..",
-        [(("place", "data"), place)],
-        [(("channels", "value"), [0]), (("similar", "children"), None)],
+        [(("stretch", "data"), [NAME, 0, 100])],
+        [(("channels", "value"), [0])],
     )
     assert answer["sideUpdate"]["message"]["children"] == "the index has no recording 'x'"
 
@@ -226,3 +227,18 @@ def test_labels_of_a_file_and_of_an_earlier_page_are_there(tmp_path, monkeypatch
         assert [tuple(one) for one in session.labels] == [
             ("X", 0, 100, "slow"), ("X", 100, 400, "fast"),
         ]  # fmt: skip
+
+
+def test_another_model_makes_the_index_anew_and_keeps_the_labels(tmp_path):
+    np.save(tmp_path / "X.npy", made_recordings(1, 400)[0].values)
+    (tmp_path / "labels.csv").write_text("series,start,end,label\nX,0,100,slow\n")
+    said: list[str] = []
+    for name, options in [("one", {"labels": tmp_path / "labels.csv"}), ("other", {})]:
+        model = small_model()
+        model.save(tmp_path / name)
+        out = tmp_path / "out"
+        with page_of(tmp_path / name, tmp_path / "X.npy", out, port=0, log=said.append, **options):
+            pass
+    assert any("index is of another model; it is made anew" in line for line in said)
+    with Session(tmp_path / "out") as session:
+        assert [tuple(one) for one in session.labels] == [("X", 0, 100, "slow")]

@@ -3,16 +3,17 @@
 Needs playwright and a Chromium of the system; without them it is skipped, and says so.
 """
 
+import errno
 import importlib.util
-import shutil
 
 import pandas as pd
 import pytest
 from page_setup import made_recordings, small_model
 
+from benchmarks.browser import CHROMIUM, chromium, drag, wait_until_shown
+from progmem import files
 from progmem.explore.start import page_of
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -21,16 +22,13 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this system"),
 ]
 SCRIPT = "<script>window.hurt=1</script><img src=x onerror='window.hurt=1'>"
+FILE = "<img src=x onerror=window.hurt=1>\n&amp;"  # a name that a file can have
 
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 class Page:
@@ -49,26 +47,12 @@ class Page:
         tab.on("pageerror", lambda error: self.wrong.append(str(error)))
         tab.on("request", self._outside)
         tab.goto(self.address)
-        self.ready(tab)
+        wait_until_shown(tab)
         return tab
-
-    def ready(self, tab):
-        tab.wait_for_selector("#signal .heatmaplayer image", state="attached", timeout=30_000)
-        tab.wait_for_selector("#map .trace", state="attached", timeout=30_000)
 
     def _outside(self, request):
         if not request.url.startswith((self.address, "data:", "blob:")):
             self.wrong.append(f"asked for {request.url}")
-
-    def drag(self, first, last, row=1, tab=None):
-        """Over a row of the recording, from a share of its width to another."""
-        tab = tab or self.tab
-        box = tab.locator("#signal .nsewdrag").nth(row).bounding_box()
-        y = box["y"] + box["height"] / 2
-        tab.mouse.move(box["x"] + first * box["width"], y)
-        tab.mouse.down()
-        tab.mouse.move(box["x"] + last * box["width"], y, steps=4)
-        tab.mouse.up()
 
     def call(self, name):
         """Give the marked stretch a new label."""
@@ -104,14 +88,15 @@ class Page:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model and recordings on disk, dated, with a gap."""
+    """A model and recordings on disk, dated, with a gap, one with an evil name."""
     folder = tmp_path_factory.mktemp("explore")
     small_model().save(folder / "model")
     (folder / "data").mkdir()
     for recording in made_recordings():
         table = pd.DataFrame(recording.values, columns=["up", SCRIPT])
         table.insert(0, "date", pd.date_range("2024-05-31", periods=len(table), freq="20ms"))
-        table.to_csv(folder / "data" / f"{recording.name}.csv", index=False)
+        name = FILE if recording.name == "walk 0" else recording.name
+        table.to_csv(folder / "data" / f"{name}.csv", index=False)
     return folder
 
 
@@ -131,7 +116,7 @@ def page(browser, served):
 
 def test_a_person_marks_searches_labels_undoes_and_exports(page, served):
     tab = page.tab
-    page.drag(0.1, 0.2)
+    drag(page.tab, 0.1, 0.2)
     tab.wait_for_selector("#similar .card")
     assert "2024-05-31 00:00:0" in page.text("#marked")
     page.call(SCRIPT)
@@ -168,7 +153,7 @@ def test_a_person_marks_searches_labels_undoes_and_exports(page, served):
 def test_a_view_is_zoomed_moved_and_left_whole(page):
     whole = page.view()
     page.tab.click("label:has-text('zoom')")
-    page.drag(0.4, 0.6)
+    drag(page.tab, 0.4, 0.6)
     page.tab.wait_for_function(
         "w => document.querySelector('#signal .js-plotly-plot').layout.xaxis.range[0] != w",
         arg=whole[0],
@@ -191,15 +176,16 @@ def test_a_click_on_the_map_goes_to_that_window(page):
     page.tab.mouse.click(*place)
     page.tab.wait_for_selector("#similar .card")
     assert page.text("#marked") != "none"
+    page.tab.wait_for_selector("#map .shapelayer path", state="attached")  # and is ringed there
 
 
 def test_a_reload_loses_nothing_and_two_pages_agree(page):
-    page.drag(0.3, 0.4)
+    drag(page.tab, 0.3, 0.4)
     page.tab.wait_for_selector("#similar .card")
     page.call("wave")
     marked = page.text("#marked")
     page.tab.reload()
-    page.ready(page.tab)
+    wait_until_shown(page.tab)
     page.tab.wait_for_selector("#classes .class")
     assert page.text("#marked") == marked and "1 labels" in page.text("#counts")
     other = page.open()
@@ -213,13 +199,40 @@ def test_what_cannot_be_done_is_said_and_nothing_is_lost(page, served, monkeypat
     page.key("0")
     page.tab.wait_for_selector("#message.wrong")
     assert page.text("#message") == "mark a stretch first: drag over the recording"
-    page.drag(0.3, 0.4)
+    drag(page.tab, 0.3, 0.4)
     page.tab.wait_for_selector("#similar .card")
     page.call("wave")
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "_sync", full)
+        page.tab.click("footer button:text-is('labels.csv')")
+        page.tab.wait_for_selector("#message.wrong")
+        assert "labels.csv was not written: No space left" in page.text("#message")
+        page.tab.fill("#name", "more")
+        page.tab.press("#name", "Enter")
+        page.tab.wait_for_function(
+            "() => document.querySelector('#message').innerText.includes('session.safetensors')"
+        )
+    assert not (served[1] / "labels.csv").exists() and "1 labels" in page.text("#counts")
     (served[1] / "labels.csv").mkdir()
     page.tab.click("footer button:text-is('labels.csv')")
-    page.tab.wait_for_selector("#message.wrong")
-    assert "labels.csv" in page.text("#message") and "1 labels" in page.text("#counts")
+    page.tab.wait_for_function(
+        "() => document.querySelector('#message').innerText.includes('labels.csv is a folder')"
+    )
+
+
+def test_a_narrow_window_has_all_of_the_page_in_one_column(page):
+    page.tab.set_viewport_size({"width": 420, "height": 860})
+    page.tab.wait_for_timeout(500)
+    boxes = [page.tab.locator(part).bounding_box() for part in ("#signal", ".similar", "aside")]
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 420 for box in boxes)
+    assert boxes[0]["height"] > 300 and boxes[0]["width"] > 350
+    assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes)
+    drag(page.tab, 0.3, 0.4)
+    page.tab.wait_for_selector("#similar .card", state="attached")
 
 
 def test_what_the_page_holds_does_not_grow_with_the_recording(page):

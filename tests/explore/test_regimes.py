@@ -37,8 +37,23 @@ def test_boundaries_are_found_to_the_window_and_regimes_that_recur_have_one_numb
 def test_noise_has_no_boundaries(tmp_path):
     idx = with_means(tmp_path, [300], [A])
     assert explore.segment(idx, "r0") == [explore.Segment("r0", 0, 3000, 0)]
-    idx.all_vectors[:] = 1  # nor has what never changes
+    idx.all_vectors[:], idx.channel_values[:] = 1, 1  # nor has what never changes
     assert explore.segment(idx, "r0") == [explore.Segment("r0", 0, 3000, 0)]
+
+
+def test_a_regime_that_varies_much_does_not_hide_the_boundaries_of_others(tmp_path):
+    idx = with_means(tmp_path, [60, 40, 40], [A, A, A])
+    rng = np.random.default_rng(0)
+    idx.channel_values[:] = rng.normal(size=(140, 2, 2))
+    idx.channel_values[60:] = 0.02 * idx.channel_values[60:]
+    idx.channel_values[100:, 0] += 1.0  # far less than the first 60 windows vary
+    assert [s.end for s in explore.segment(idx, "r0")] == [600, 1000, 1400]
+
+
+def test_a_change_of_the_vectors_alone_is_a_boundary(tmp_path):
+    idx = with_means(tmp_path, [50, 70], [A, B])
+    idx.channel_values[:] = 1
+    assert [s.end for s in explore.segment(idx, "r0")] == [500, 1200]
 
 
 def test_a_gap_between_two_regimes_belongs_to_none(tmp_path):

@@ -26,8 +26,9 @@ from progmem.training.trainer import compute_loss
 # icl, pcl, hgcl, predict: the other subsets are sums of these
 SUBSETS = [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1)]
 HIDE = "views.hide=0.5"
-STEPS = (0, 1)  # a whole batch of an odd number of rows, and the ragged last one of the epoch
+RECORDINGS = 21  # 25 rows, since one is long
 BATCH = 13
+STEPS = (0, 1)  # a batch of 13 rows, which processes cannot share evenly, and one of 12
 
 
 def gradients():
@@ -37,7 +38,7 @@ def gradients():
         names = ("icl", "pcl", "hgcl", "predict")
         weights = [f"loss.{name}={weight}" for name, weight in zip(names, subset, strict=True)]
         cfg = small_config(*weights, HIDE, "train.precision=64", f"train.batch_size={BATCH}")
-        rows = TrainingWindows(made_recordings(), cfg.data)
+        rows = TrainingWindows(made_recordings(RECORDINGS), cfg.data)
         torch.manual_seed(0)
         learner = Learner(PMT(model_for(rows, cfg)), cfg.loss)
         rows.set_statistics(learner.model.stats)
@@ -54,7 +55,7 @@ def gradients():
 
 def train_on_labels(folder):
     """A short training with labels, views and parts."""
-    recordings = made_recordings()
+    recordings = made_recordings(RECORDINGS)
     data = LabelledRecordings(recordings, np.arange(len(recordings)) % 2, ("even", "odd"))
     settings = [text for text in SETTINGS if not text.startswith(("loss", "train.epochs"))]
     more = ["train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"]
@@ -79,7 +80,7 @@ def run_short_of_memory(out):
 
     PretrainTask.embed = limited
     try:
-        pretrain(made_recordings(), out, begun_by_one(), log=None)
+        pretrain(made_recordings(RECORDINGS), out, begun_by_one(), log=None)
     except TrainingError as error:
         sys.exit(str(error))
 
@@ -89,12 +90,14 @@ def main():
     if sys.argv[2:] == ["short"]:
         return run_short_of_memory(out)
     cfg = small_config(HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1")
-    pretrain(made_recordings(), out / "run", cfg, log=lambda _: None)  # starts the processes
+    pretrain(
+        made_recordings(RECORDINGS), out / "run", cfg, log=lambda _: None
+    )  # starts the processes
     parts = small_config(
         HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1", "train.parts=3"
     )
-    pretrain(made_recordings(), out / "parts", parts, log=lambda _: None)
-    pretrain(made_recordings(), out / "begun by one", begun_by_one(), log=lambda _: None)
+    pretrain(made_recordings(RECORDINGS), out / "parts", parts, log=lambda _: None)
+    pretrain(made_recordings(RECORDINGS), out / "begun by one", begun_by_one(), log=lambda _: None)
     train_on_labels(out / "finetuned")
     found = gradients()
     for tensor in found.values():

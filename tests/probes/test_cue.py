@@ -9,6 +9,7 @@ import torch
 from probe_setup import noise, small
 
 import progmem
+from benchmarks.cue import FINAL, SMALL, VARIANTS, read_variant
 from progmem.baselines import ENCODERS, make_encoder
 from progmem.cli import main
 from progmem.config import read_config
@@ -42,6 +43,8 @@ class Listener:
 
 def test_the_cue_ends_a_gap_before_the_final_window():
     assert place_cues(500, 352) == [(252, 352), (202, 302), (127, 227), (2, 102)]
+    with pytest.raises(InputError, match="before a sample of a series, 0 to 500, got 501"):
+        place_cues(500, 501)
     with pytest.raises(InputError, match=r"gap of 0\.5 x 500 samples do not fit .* sample 349"):
         place_cues(500, 349)
 
@@ -152,6 +155,17 @@ def test_series_of_one_recording_share_a_fold(monkeypatch):
     assert sorted(np.concatenate([test for _, test in seen[0]])) == list(range(40))
 
 
+def test_cues_lie_before_a_sample_that_is_given():
+    """So an encoder without windows has the cues that others have."""
+    x, hears_early = noise(), Listener(lambda L: slice(0, L // 2))
+    spans = probe_cue(hears_early, x, final=140, seeds=[0])["cue_spans"]
+    assert [end for _, end in spans.values()] == [140, 120, 90, 40]
+    torch.manual_seed(0)
+    encoder = make_encoder("ts2vec", channels=1, dim=16, hidden=8)
+    found = probe_cue(encoder, x, final=140, seeds=[0])
+    assert found["final_window"] == 140 and len(found["cue_spans"]) == 4
+
+
 def short():
     return small(patch=4, patch_stride=4, window=2, stride=2)
 
@@ -164,7 +178,7 @@ def short():
             noise(),
             "the encoder pmt has none; a PMT needs model.slot",
         ),
-        (lambda: make_encoder("ts2vec", channels=1), noise(), "the encoder ts2vec has none"),
+        (lambda: make_encoder("tstcc", channels=1), noise(), "the encoder tstcc has none"),
         (lambda: progmem.PMT(small(normalise="series")), noise(), "by its own statistics"),
         (lambda: progmem.PMT(small(window=60, stride=60)), noise(), "do not fit before the final"),
         (lambda: progmem.PMT(small()), noise(4), "5 recordings or more, got 4"),
@@ -249,6 +263,7 @@ def test_the_experiments_differ_in_what_they_compare_and_leave_room_for_every_ga
     configs = {path.stem: read_config(path) for path in sorted(EXPERIMENTS.glob("*.yaml"))}
     assert configs.pop("default") == read_config(None)
     assert configs.pop("default-pcl") == read_config(None, ["loss.pcl=1"])
+    assert configs.pop("softclt") == read_config(None, ["encoder.name=softclt"])
     ours = {"pcl-carry", "pcl-block", "no-pcl-carry", "no-pcl-block"}
     others = {name for name, method in ENCODERS.items() if method.in_frame} - {"pmt"}
     assert set(configs) == ours | others
@@ -263,9 +278,24 @@ def test_the_experiments_differ_in_what_they_compare_and_leave_room_for_every_ga
         tokens = count_tokens(shape, 500)
         windows = count_windows(shape, tokens)
         final = int(window_spans(shape, 0, windows, tokens=tokens)[-1, 0])
-        assert tokens == 5 * shape.window and len(place_cues(500, final)) == 4
+        assert tokens == 5 * shape.window and final == FINAL
         values = cfg.to_dict()
         values["model"].pop("readout", None)
         values["loss"].pop("pcl"), values.pop("encoder")
         rest.append(values)
     assert all(values == rest[0] for values in rest)
+
+
+def test_a_small_variant_differs_in_its_size_alone():
+    sized = {text.partition("=")[0] for more in SMALL.values() for text in more} | {"train.steps"}
+
+    def flat(cfg):
+        values = {"encoder": cfg.encoder, **cfg.to_dict()}
+        return {
+            f"{s}.{key}": value for s, section in values.items() for key, value in section.items()
+        }
+
+    for name in VARIANTS:
+        whole, small_one = flat(read_variant(name, 4)), flat(read_variant(name, 4, small=True))
+        differ = {k for k in whole.keys() | small_one.keys() if whole.get(k) != small_one.get(k)}
+        assert differ and differ <= sized and small_one["train.seed"] == 4

@@ -61,6 +61,7 @@ def test_own_labels_become_predictions_and_the_probe_is_kept(model, files, capsy
     assert printed.splitlines()[-1].endswith(last)
     rows = read_csv(files / "p.csv")
     assert [row["series"] for row in rows] == [f"new.{i}" for i in range(12)]
+    assert all((row["start"], row["end"], row["start_time"]) == ("0", "60", "") for row in rows)
     assert [int(row["label"]) for row in rows] == (np.arange(12) % 2).tolist()
     assert all(0.5 <= float(row["probability"]) < 1 for row in rows)
     both = [float(row[f"probability of {name}"]) for row in rows for name in (0, 1)]
@@ -129,6 +130,38 @@ def test_labels_stay_as_they_are_written_and_some_may_be_missing(model, files, s
     arguments = ["x.npy", "--labels", "y.csv", "--predict", "new.npy", "-o", "p.csv"]
     assert main(["classify", *arguments, "--model", str(model)]) == 0
     assert [row["label"] for row in read_csv(files / "p.csv")] == [slow, fast] * 6
+
+
+def test_predictions_of_pieces_say_which_and_when_and_are_labels_again(model, files):
+    (files / "long").mkdir()
+    x, y = waves(24, 0)
+    dates = pd.date_range("2024-03-30", periods=12 * 60, freq="h")
+    for name, part in (("a", x[:12]), ("b", x[12:])):
+        table = pd.DataFrame(np.concatenate(part), columns=["u", "v"], index=dates)
+        table.to_csv(files / f"long/{name}.csv", index_label="date")
+    starts, rows = 60 * np.arange(12), []
+    for i in range(24):
+        start = int(starts[i % 12])
+        span = (start, start + 60) if i < 12 else (dates[start], "")
+        end = span[1] or (dates[start + 60] if i < 23 else "")
+        rows.append(f"{'ab'[i // 12]},{span[0]},{end},{'' if i % 5 == 0 else 'sf'[y[i]]}")
+    (files / "y.csv").write_text("\n".join(["series,start,end,label", *rows]))
+    use = ["long", "--model", str(model), "--quiet", "--labels"]
+    assert main(["classify", *use, "y.csv", "-o", "p.csv"]) == 0
+    found = pd.read_csv("p.csv")
+    assert found.columns.tolist() == [
+        "series", "start", "end", "label", "probability", "probability of f", "probability of s",
+        "start_time", "end_time",
+    ]  # fmt: skip
+    assert found.series.tolist() == ["a"] * 12 + ["b"] * 12
+    assert found.start.tolist() == [*starts, *starts]
+    assert found.end.tolist() == [*(starts + 60), *(starts + 60)]
+    assert found.label.tolist() == ["sf"[one] for one in y]
+    at = [str(dates[start]) for start in starts]
+    assert found.start_time.tolist() == at * 2
+    assert found.end_time[:11].tolist() == at[1:]
+    assert main(["classify", *use, "p.csv", "-o", "again.csv"]) == 0
+    assert pd.read_csv("again.csv").start_time.tolist() == at * 2
 
 
 def test_labels_in_order_are_the_same_from_every_kind_of_file(files):

@@ -1,6 +1,6 @@
 """What makes the network of a baseline an `Encoder` that is used wherever PMT is.
 
-Shapes: B series, L samples, C channels, K tokens, D width.
+Shapes: B series, L samples, C channels, K tokens, D width, R rows.
 """
 
 from collections.abc import Sequence
@@ -126,6 +126,14 @@ class Baseline(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write weights and config under a checksum; `progmem.load` reads them back."""
         saving.save(self, Path(folder))
+
+
+def last_row(rows: Tensor, valid: Tensor) -> Tensor:
+    """The last of the rows (B, R, D) that are ``valid`` (B, R), (B, D); 0 where there is none."""
+    number = torch.arange(1, rows.shape[1] + 1, device=rows.device)
+    last = torch.where(valid, number, 0).amax(1)  # (B,), from 1 on
+    index = (last - 1).clamp(min=0)[:, None, None].expand(-1, 1, rows.shape[2])
+    return torch.where(last[:, None] > 0, rows.gather(1, index)[:, 0], 0.0)
 
 
 def _joined(parts: Sequence[Encoding], device: torch.device) -> Encoding:

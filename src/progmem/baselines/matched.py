@@ -4,7 +4,7 @@ Tokenizer, neighbourhood encoder, windows, missing data, views and objectives ar
 stacks of a size have about as many parameters. A stack has no writable memory of its own, except
 where it says so.
 
-Shapes: B series, L samples, C channels, K tokens, N windows, n slots, R rows, D width.
+Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 """
 
 from collections.abc import Callable
@@ -118,11 +118,3 @@ class MatchedNetwork(nn.Module):
     def token_spans(self, length: int) -> Tensor:
         """Samples [from, to) of each token of a series of ``length`` samples, (K, 2)."""
         return token_spans(self.cfg, 0, count_tokens(self.cfg, length))
-
-
-def last_row(rows: Tensor, valid: Tensor) -> Tensor:
-    """The last of the rows (B, R, D) that are ``valid`` (B, R), (B, D); 0 where there is none."""
-    number = torch.arange(1, rows.shape[1] + 1, device=rows.device)
-    last = torch.where(valid, number, 0).amax(1)  # (B,), from 1 on
-    index = (last - 1).clamp(min=0)[:, None, None].expand(-1, 1, rows.shape[2])
-    return torch.where(last[:, None] > 0, rows.gather(1, index)[:, 0], 0.0)

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem.baselines.matched import LAYERS_PER_BLOCK, StackOutput, last_row
+from progmem.baselines.encoder import last_row
+from progmem.baselines.matched import LAYERS_PER_BLOCK, StackOutput
 from progmem.config import ModelConfig
 from progmem.geometry import WindowMasks
 from progmem.model.layers import AttentionLayer

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem.baselines.encoder import last_row
 from progmem.config import RunConfig, check_fields, choice, number, whole
 from progmem.data.windows import TrainingWindows, fetch_from
 from progmem.encoding import Encoding
@@ -125,7 +126,7 @@ class TS2Vec(nn.Module):
             tokens=tokens,
             memory=None,
             sequence=highest,
-            eos=None,
+            eos=last_row(tokens, there),
             token_mask=there,
             window_mask=None,
             token_spans=self.token_spans(L),
@@ -143,7 +144,6 @@ class _Block(nn.Module):
 
     def __init__(self, before: int, width: int, kernel: int, dilation: int, *, last: bool) -> None:
         super().__init__()
-        self.reach = (kernel - 1) * dilation  # zeros around a series, so that it keeps its length
         self.conv1 = nn.Conv1d(before, width, kernel, dilation=dilation)
         self.conv2 = nn.Conv1d(width, width, kernel, dilation=dilation)
         self.skip = nn.Conv1d(before, width, 1) if before != width or last else None
@@ -155,9 +155,22 @@ class _Block(nn.Module):
             x = F.gelu(x)
             if inside is not None:
                 x = torch.where(inside, x, 0.0)
-            left = (self.reach + 1) // 2
-            x = conv(F.pad(x, (left, self.reach - left)))
+            x = _convolve(conv, x)
         return x + skip
+
+
+def _convolve(conv: nn.Conv1d, x: Tensor) -> Tensor:
+    """The convolution of rows (B, width, L) with zeros around them, as long as they are.
+
+    Of a series that is shorter than the dilation, outer taps see zeros alone: they are left out.
+    """
+    L, kernel, dilation = x.shape[2], conv.kernel_size[0], conv.dilation[0]
+    reach = (kernel - 1) * dilation
+    unseen = max(0, (reach // 2 - L) // dilation + 1)  # taps, on each side
+    unseen = min(unseen, (kernel - 1) // 2)
+    weight = conv.weight[..., unseen : kernel - unseen]
+    padding = (reach + 1) // 2 - unseen * dilation  # of an even kernel one zero too many
+    return F.conv1d(x, weight, conv.bias, padding=padding, dilation=dilation)[..., :L]
 
 
 def hierarchical_loss(
@@ -321,7 +334,9 @@ class TS2VecTask:
         shortest = int(rows.length.argmin())
         if rows.length[shortest] < SHORTEST_CROP:
             name = rows.describe(shortest)
-            raise InputError(f"{name} needs at least {SHORTEST_CROP} samples to be cropped, got 1")
+            raise InputError(
+                f"{name} needs at least {SHORTEST_CROP} samples to be cropped, got 1; leave it out"
+            )
         self.learner = to_device(AveragedLearner(encoder), device, cfg.train)
         self.rows, self.cfg, self.device = rows, cfg, device
         self.alike, self.sharpness = alike, sharpness

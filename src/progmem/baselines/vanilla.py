@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from progmem.baselines.matched import last_row
+from progmem.baselines.encoder import last_row
 from progmem.config import ModelConfig
 from progmem.encoding import Encoding
 from progmem.geometry import count_tokens, count_windows, token_spans, window_masks, window_spans

@@ -12,7 +12,8 @@ Shapes: B series, K tokens, D width, H heads.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem.baselines.matched import StackOutput, last_row
+from progmem.baselines.encoder import last_row
+from progmem.baselines.matched import StackOutput
 from progmem.config import ModelConfig
 from progmem.errors import ConfigError
 from progmem.geometry import WindowMasks

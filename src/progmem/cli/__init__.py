@@ -103,6 +103,7 @@ def _make_parser() -> _Parser:
     own_data.add_classify(commands)
     own_data.add_forecast(commands)
     explore.add_explore(commands)
+    explore.add_questions(commands)
     own_data.add_export(commands)
     probe.add_probe(commands)
     data.add_data(commands)

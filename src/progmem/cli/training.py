@@ -3,6 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -45,10 +46,11 @@ def _pretrain(args: Namespace) -> None:
         options=options.reading(args), log=log,
     )  # fmt: skip
     if world_and_rank()[1] == 0:
-        model, data = args.out / "model", f"{args.data}{options.reading(args).flags()}"
+        model = args.out / "model"
+        name, data = quote(str(model)), f"{quote(args.data)}{options.reading(args).flags()}"
         log(
-            f"written: {model}; next: progmem embed {model} {data} -o embeddings, or progmem "
-            f"classify {data} --labels labels.csv --model {model} -o predictions.csv"
+            f"written: {model}; next: progmem embed {name} {data} -o embeddings, or progmem "
+            f"classify {data} --labels labels.csv --model {name} -o predictions.csv"
         )
 
 
@@ -121,7 +123,7 @@ def _finetune(args: Namespace) -> None:
             print("\n".join(found.result["comparison"]["printed"]) + "\n")
         print(
             f"written: {args.out} (the classifier), {args.result or args.out / 'result.json'} (its "
-            f"scores); next: progmem classify NEW --probe {args.out} -o predictions.csv"
+            f"scores); next: progmem classify NEW --probe {quote(str(args.out))} -o predictions.csv"
         )
 
 

@@ -42,6 +42,17 @@ class Calendar(NamedTuple):
         count = int(samples.max()) + 1 if len(samples) else 0
         return pd.date_range(self.start, periods=count, freq=self.step)[samples]
 
+    def texts(self, samples: np.ndarray) -> list[str]:
+        """These dates as texts, all of one form, whichever samples they are of."""
+        import pandas as pd
+
+        step = self.step.total_seconds() if isinstance(self.step, pd.Timedelta) else self.step
+        fractions = isinstance(step, int | float) and step % 1 != 0
+        whole = not (fractions or self.start.microsecond or self.start.nanosecond)
+        return [
+            date.isoformat(" ", "seconds" if whole else "nanoseconds") for date in self.at(samples)
+        ]
+
     def moved(self, samples: int) -> "Calendar":
         """That of what begins so many samples later."""
         return self._replace(start=self.at(np.array([samples]))[0]) if samples else self

@@ -122,8 +122,8 @@ def label_series(recordings: Sequence[Recording], x: Path, y: Path) -> LabelledS
     for row, (name, (start, end)) in enumerate(zip(found.names, found.spans, strict=True)):
         _check_names([name], recordings, x, y)
         whole, where = by_name[name], f"{y}, row {row + 1}"
-        first = _sample(start, whole, where, 0)
-        stop = _sample(end, whole, where, len(whole.values))
+        first = sample_of(start, whole, where, 0)
+        stop = sample_of(end, whole, where, len(whole.values))
         if not 0 <= first < stop <= len(whole.values):
             raise InputError(
                 f"{where}: {name} has samples 0 to {len(whole.values)}, got the piece from "
@@ -160,7 +160,7 @@ def cut(recording: Recording, start: int, end: int) -> Recording:
     )  # fmt: skip
 
 
-def _sample(text: str, recording: Recording, where: str, default: int) -> int:
+def sample_of(text: str, recording: Recording, where: str, default: int) -> int:
     """The sample that a cell names by its number or by a date."""
     if not text:
         return default

@@ -11,7 +11,7 @@ import numpy as np
 
 from progmem.data.dates import COVARIATES, Calendar, has_calendar, time_covariates
 from progmem.errors import InputError
-from progmem.names import printable
+from progmem.names import SHOWN, first_few, printable
 
 
 class Recording(NamedTuple):
@@ -91,11 +91,17 @@ class Recordings(Sequence[Recording]):
 
     def lines(self) -> list[str]:
         """What was read as what, for a person."""
-        lines = [summarise(self.items), *self.notes]
-        if self.skipped:
-            some = ", ".join(self.skipped[:5]) + (", …" if len(self.skipped) > 5 else "")
-            lines.append(f"skipped {len(self.skipped)} files that are no recordings: {some}")
-        return lines
+        return [summarise(self.items), *remarks(self.notes, self.skipped)]
+
+
+def remarks(notes: Sequence[str], skipped: Sequence[str]) -> list[str]:
+    """What was done to files and which were left out, in a few lines however many they are."""
+    lines = list(notes[:SHOWN])
+    if len(notes) > SHOWN:
+        lines.append(f"and {len(notes) - SHOWN} more such notes, all in progmem check --json")
+    if skipped:
+        lines.append(f"skipped files that are no recordings: {first_few(skipped)}")
+    return lines
 
 
 def with_printable_names(recording: Recording) -> Recording:

@@ -4,8 +4,7 @@ A table has a row for each stretch: its series, its samples ``start`` up to ``en
 was, in dates or seconds where these are known. `progmem.explore` and ``--labels`` read labels.csv.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from matplotlib.figure import Figure
 from progmem.errors import InputError
 from progmem.explore.figures import CLASSES, INK, Ribbon, cells_in, thin
 from progmem.explore.findings import Findings, most_probable
+from progmem.explore.tables import runs, stretch_table
 from progmem.files import check_output, write_file
-from progmem.names import to_cell
 from progmem.report.html import Section, write_report
 
 DRAWN = 12  # recordings of a report
@@ -40,7 +39,7 @@ def export(findings: Findings, path: Path) -> None:
 def labels_table(findings: Findings) -> pd.DataFrame:
     """Every label, also those of recordings that are not here."""
     rows = [(*one[:3], one.label) for one in findings.session.labels]
-    return _table(findings, rows, ("label",))
+    return stretch_table(findings.axis_of, rows, ("label",))
 
 
 def predictions_table(findings: Findings) -> pd.DataFrame:
@@ -52,18 +51,18 @@ def predictions_table(findings: Findings) -> pd.DataFrame:
     for name in findings.names:
         label, share = most_probable(predicted, name)
         spans = findings.idx.windows(name)
-        for part in _runs(label):
+        for part in runs(label):
             if not np.isnan(label[part.start]):
                 span = int(spans[part.start, 0]), int(spans[part.stop - 1, 1])
                 what = predicted.classes[int(label[part.start])]
                 rows.append((name, *span, what, round(float(share[part].mean()), 4)))
-    return _table(findings, rows, ("label", "probability"))
+    return stretch_table(findings.axis_of, rows, ("label", "probability"))
 
 
 def segments_table(findings: Findings) -> pd.DataFrame:
     """Every regime of every recording."""
     rows = [segment for name in findings.names for segment in findings.segments(name)]
-    return _table(findings, rows, ("regime",))
+    return stretch_table(findings.axis_of, rows, ("regime",))
 
 
 TABLES: dict[str, Callable[[Findings], pd.DataFrame]] = {
@@ -72,28 +71,6 @@ TABLES: dict[str, Callable[[Findings], pd.DataFrame]] = {
     "segments.csv": segments_table,
 }
 FILES = (*TABLES, "report.html")
-
-
-def _table(findings: Findings, rows: Sequence[Any], more: Sequence[str]) -> pd.DataFrame:
-    """Rows of a series, a start, an end and ``more``, with the times of start and end."""
-    table = pd.DataFrame(rows, columns=["series", "start", "end", *more])
-    numbers = {name: i for i, name in enumerate(findings.names)}
-    times: dict[str, list[Any]] = {"start_time": [], "end_time": []}
-    for name, start, end in table[["series", "start", "end"]].itertuples(index=False):
-        axis = findings.axes[numbers[name]] if name in numbers else None
-        for key, sample in (("start_time", start), ("end_time", end)):
-            times[key].append("" if axis is None or axis.kind == "sample" else axis.text(sample))
-    for name in ("series", "label"):
-        if name in table:
-            table[name] = table[name].map(to_cell)
-    return table.assign(**times)
-
-
-def _runs(values: np.ndarray) -> list[slice]:
-    """Where values stay the same."""
-    same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
-    edges = [0, *(np.flatnonzero(~same) + 1).tolist(), len(values)]
-    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def _write_report(findings: Findings, path: Path) -> None:

@@ -21,6 +21,7 @@ POINTS = 1500  # of a channel
 CELLS = 500  # of a ribbon
 MARGIN = 0.5  # of what is seen is drawn on each side too, so that a pan begins with something
 MAP_POINTS = 5000
+RINGS = 100  # around points of the map
 SHADES = 6  # of a class, by its probability
 RIBBON = 0.034  # height of a ribbon, as a part of the figure
 CLASSES = (
@@ -49,6 +50,7 @@ class Ribbon(NamedTuple):
     cells: Cells
     names: Sequence[str] | None = None  # of the classes; None: values are levels
     colours: Sequence[str] = CLASSES
+    awaited: bool = False  # it is still being worked out
 
 
 def signal_figure(
@@ -98,7 +100,10 @@ def signal_figure(
         "domain": [0, max(foot - 0.005, 0.001)], "fixedrange": True, "showgrid": False,
         "zeroline": False, "range": [-0.5, len(ribbons) - 0.5],
         "tickvals": list(range(len(ribbons))),
-        "ticktext": [html.escape(ribbon.name) for ribbon in reversed(ribbons)],
+        "ticktext": [
+            html.escape(ribbon.name) + (" …" if ribbon.awaited else "")
+            for ribbon in reversed(ribbons)
+        ],
         "tickfont": {"size": 11, "color": INK}, "ticks": "",
     }  # fmt: skip
     if marked is not None:
@@ -165,13 +170,13 @@ def map_figure(
     colours: Sequence[str],
     texts: Sequence[str],
     numbers: np.ndarray,
-    marked: np.ndarray,
+    rings: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Windows on a plane (N, 2), each in the colour of its group (-1: none).
 
     Args:
         numbers: the number of each window, which a click on it tells.
-        marked: which of them are in the marked stretch (N,).
+        rings: around those in the marked stretch.
     """
     data = []
     for group in [-1, *range(len(names))]:
@@ -188,23 +193,26 @@ def map_figure(
                 "marker": {"size": 4, "color": colour, "opacity": 0.75},
             }
         )  # fmt: skip
-    data.append(
+    return {"data": data, "layout": {**_plane(), "shapes": list(rings)}}
+
+
+def rings(places: np.ndarray) -> list[dict[str, Any]]:
+    """Rings around some places (N, 2) of a map; a browser draws them without the points anew."""
+    places = places[:: -(-len(places) // RINGS) or 1]
+    return [
         {
-            "type": "scatter", "mode": "markers", "x": packed(places[marked, 0]),
-            "y": packed(places[marked, 1]), "customdata": numbers[marked].tolist(),
-            "name": "marked", "hoverinfo": "skip",
-            "marker": {"size": 10, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": MARK}},
+            "type": "circle", "xsizemode": "pixel", "ysizemode": "pixel", "xanchor": float(x),
+            "yanchor": float(y), "x0": -5, "x1": 5, "y0": -5, "y1": 5,
+            "line": {"width": 2, "color": MARK},
         }
-    )  # fmt: skip
-    blank = {"visible": False, "fixedrange": False}
-    return {
-        "data": data,
-        "layout": {
-            "margin": {"l": 4, "r": 4, "t": 4, "b": 4}, "showlegend": False, "dragmode": "pan",
-            "xaxis": blank, "yaxis": blank, "uirevision": "map", "hovermode": "closest",
-            "plot_bgcolor": "#ffffff", "paper_bgcolor": "#ffffff",
-        },
-    }  # fmt: skip
+        for x, y in places
+    ]  # fmt: skip
+
+
+def awaited_map() -> dict[str, Any]:
+    """What stands in the place of a map that is still being worked out."""
+    note = {**_note("the map is being worked out …", 1), "font": {"size": 13, "color": FAINT}}
+    return {"data": [], "layout": {**_plane(), "annotations": [note]}}
 
 
 def thumbnail(
@@ -237,6 +245,15 @@ def packed(array: np.ndarray) -> dict[str, str]:
     """Numbers as plotly's own script reads them fastest."""
     array = np.ascontiguousarray(array, dtype=np.float64)
     return {"dtype": "f8", "bdata": base64.b64encode(array.tobytes()).decode()}
+
+
+def _plane() -> dict[str, Any]:
+    blank = {"visible": False, "fixedrange": False}
+    return {
+        "margin": {"l": 4, "r": 4, "t": 4, "b": 4}, "showlegend": False, "dragmode": "pan",
+        "xaxis": blank, "yaxis": blank, "uirevision": "map", "hovermode": "closest",
+        "plot_bgcolor": "#ffffff", "paper_bgcolor": "#ffffff", "annotations": [],
+    }  # fmt: skip
 
 
 def _layout(axis: TimeAxis, view: tuple[int, int], key: str) -> dict[str, Any]:

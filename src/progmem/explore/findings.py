@@ -36,6 +36,7 @@ class Findings:
         self.names = [recording.name for recording in recordings]
         self.lengths = [len(recording.values) for recording in recordings]
         self.axes = [TimeAxis(recording) for recording in recordings]
+        self.axis_of = dict(zip(self.names, self.axes, strict=True))
         columns = columns_of(recordings) or idx.channels.columns
         units = next((r.units for r in recordings if r.units), idx.channels.units)
         self.channels = [
@@ -55,14 +56,21 @@ class Findings:
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
+    def begin(self) -> None:
+        """Begin to work out what the page shows first, before somebody opens it."""
+        self.ribbons(0)
+        self.map_figure("states", None)
+        self.suggestion()
+
     @property
     def revision(self) -> int:
         """Grows whenever a page has something new to show."""
         return self.session.revision + self._found
 
-    def stretch(self, place: Place) -> Stretch:
-        """What is marked."""
-        assert place.marked is not None
+    def stretch(self, place: Place) -> Stretch | None:
+        """What is marked, if anything is."""
+        if place.marked is None:
+            return None
         return Stretch(self.names[place.recording], *place.marked)
 
     def window_at(self, row: int) -> tuple[int, int, int, int]:
@@ -90,14 +98,20 @@ class Findings:
                 _of_stretches(segments or (), [segment.regime for segment in segments or ()]),
                 [f"regime {i + 1}" for i in range(regimes)],
                 figures.STATES,
+                awaited=segments is None,
             ),
             Ribbon(
                 "state",
                 Cells(windows, _or_nan(states.labels[name])) if states else NOTHING,
                 state_names(states) if states else [],
                 figures.STATES[::-1],
+                awaited=states is None,
             ),
-            Ribbon("surprise", NOTHING if surprise is None else Cells(windows, _rank(surprise))),
+            Ribbon(
+                "surprise",
+                NOTHING if surprise is None else Cells(windows, _rank(surprise)),
+                awaited=surprise is None,
+            ),
             Ribbon(
                 "label",
                 _of_stretches(given, [classes.index(one.label) for one in given]),
@@ -156,25 +170,30 @@ class Findings:
         """That of each class, in the order in which they were first used."""
         return [figures.CLASSES[i % len(figures.CLASSES)] for i in range(len(self.session.classes))]
 
-    def map_figure(self, colour: str, stretch: Stretch | None) -> dict[str, Any] | None:
+    def map_figure(self, colour: str, stretch: Stretch | None) -> dict[str, Any]:
         """Windows on a plane, so many that it stays quick, those of ``stretch`` ringed."""
-        plane = self._asked(("map", ""), lambda: np.asarray(explore.map(self.idx)), wait=False)
+        plane = self._plane()
         if plane is None:
-            return None
+            return figures.awaited_map()
         rows = np.arange(0, len(plane), -(-len(plane) // figures.MAP_POINTS))
-        here = np.empty(0, dtype=np.int64)
-        if stretch is not None:
-            covered = self.idx.covered(*stretch)
-            first = self.idx.rows(stretch.recording).start
-            here = np.arange(first + covered.start, first + covered.stop)
-            rows = np.union1d(rows, here[:: -(-len(here) // figures.MAP_POINTS)])
         groups, names, colours = self._groups(colour)
         rows = rows[np.isfinite(plane[rows, 0])]  # a gap has no place
         number = np.searchsorted(self.idx.starts, rows, side="right") - 1
         return figures.map_figure(
             plane[rows], groups[rows], names=names, colours=colours,
-            texts=[self.names[i] for i in number], numbers=rows, marked=np.isin(rows, here),
+            texts=[self.names[i] for i in number], numbers=rows, rings=self.rings(stretch),
         )  # fmt: skip
+
+    def rings(self, stretch: Stretch | None) -> list[dict[str, Any]]:
+        """Where the windows of a stretch are on the map, as soon as there is one."""
+        plane = self._plane()
+        if plane is None or stretch is None:
+            return []
+        here = plane[self.idx.rows(stretch.recording)][self.idx.covered(*stretch)]
+        return figures.rings(here[np.isfinite(here[:, 0])])
+
+    def _plane(self) -> np.ndarray | None:
+        return self._asked(("map", ""), lambda: np.asarray(explore.map(self.idx)), wait=False)
 
     def _groups(self, colour: str) -> tuple[np.ndarray, Sequence[str], Sequence[str]]:
         """A group for every window (-1: none), the groups' names and colours."""

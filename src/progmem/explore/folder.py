@@ -179,7 +179,10 @@ def index(
         try:
             former = _former_note(folder)
             if all(former[key] == value for key, value in note.items()):
-                return _open(folder)
+                idx = _open(folder)
+                if log is not None:
+                    log(f"{folder} is of this model and these recordings; it is used as it is")
+                return idx
             other = former["model"] != note["model"]
             why = f"{folder} is of {'another model' if other else 'other recordings'}"
         except (ArtifactError, KeyError) as error:

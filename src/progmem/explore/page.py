@@ -9,14 +9,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
+from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 
 from progmem.errors import ArtifactError, InputError
 from progmem.explore import figures
 from progmem.explore.exports import FILES, export
 from progmem.explore.findings import Findings
-from progmem.explore.place import Place
+from progmem.explore.place import Place, Stretch
 
 WATCH = 1000  # ms between two looks at what other pages have changed
 KEYS = 9  # classes that a key names
@@ -47,6 +47,7 @@ def _layout(findings: Findings) -> Any:
         className="page",
         children=[
             dcc.Store(id="place", storage_type="session"),
+            dcc.Store(id="stretch"),  # what of the place is marked: a pan leaves it as it is
             dcc.Store(id="revision", data=findings.revision),
             dcc.Interval(id="watch", interval=WATCH),
             html.Header(
@@ -162,6 +163,7 @@ def _told(callback: Callable[..., Any]) -> Callable[..., Any]:
 def _moves(app: Dash, findings: Findings) -> None:
     @app.callback(
         Output("place", "data"),
+        Output("stretch", "data"),
         Output("recording", "value"),
         Input("recording", "value"),
         Input("signal", "relayoutData"),
@@ -174,15 +176,20 @@ def _moves(app: Dash, findings: Findings) -> None:
         State("place", "data"),
     )
     @_told
-    def move(recording: int, *given: Any) -> tuple[Any, Any]:
+    def move(recording: int, *given: Any) -> tuple[Any, ...]:
         place = Place.of(given[-1], findings.lengths)
         # what a page begins with is no wish of anybody's: it goes where it was before
         there = moved(findings, place, ctx.triggered_id, ctx.triggered[0]["value"])
         if there is None and ctx.triggered_id is not None:
             raise PreventUpdate
         there = there or place
-        same = there.recording == recording
-        return there._asdict(), no_update if same else there.recording
+        marked = findings.stretch(there)
+        same = ctx.triggered_id is not None and marked == findings.stretch(place)
+        return (
+            there._asdict(),
+            no_update if same else marked,
+            no_update if there.recording == recording else there.recording,
+        )
 
 
 def moved(findings: Findings, place: Place, asked: Any, value: Any) -> Place | None:
@@ -243,18 +250,16 @@ def _draws(app: Dash, findings: Findings) -> None:
     @app.callback(
         Output("similar", "children"),
         Output("marked", "children"),
-        Input("place", "data"),
+        Input("stretch", "data"),
         State("channels", "value"),
-        State("similar", "children"),
     )
     @_told
-    def similar(kept: Any, channels: list[int] | None, before: Any) -> Any:
-        place = Place.of(kept, findings.lengths)
-        if place.marked is None:
+    def similar(kept: Any, channels: list[int] | None) -> Any:
+        if kept is None:
             hint = "Drag over the recording to mark a stretch; what is like it appears here."
             return html.P(hint, className="faint"), html.P("none", className="faint")
-        stretch = findings.stretch(place)
-        axis = findings.axes[place.recording]
+        stretch = Stretch(*kept)
+        axis = findings.axes[findings.names.index(stretch.recording)]
         marked = [
             html.P(stretch.recording, className="name"),
             html.P(f"from {axis.text(stretch.start)}"),
@@ -268,15 +273,26 @@ def _draws(app: Dash, findings: Findings) -> None:
 
     @app.callback(
         Output("map", "figure"),
-        Input("place", "data"),
         Input("revision", "data"),
         Input("colour", "value"),
+        State("place", "data"),
     )
     @_told
-    def draw_map(kept: Any, _: int, colour: str) -> Any:
+    def draw_map(_: int, colour: str, kept: Any) -> Any:
         place = Place.of(kept, findings.lengths)
-        stretch = None if place.marked is None else findings.stretch(place)
-        return findings.map_figure(colour, stretch) or no_update
+        return findings.map_figure(colour, findings.stretch(place))
+
+    @app.callback(
+        Output("map", "figure", allow_duplicate=True),
+        Input("stretch", "data"),
+        prevent_initial_call=True,
+    )
+    @_told
+    def ring(kept: Any) -> Any:
+        """What is marked, on the map that is there; its points are not drawn anew."""
+        change = Patch()
+        change["layout"]["shapes"] = findings.rings(None if kept is None else Stretch(*kept))
+        return change
 
 
 def _card(findings: Findings, match: Any, channels: list[int]) -> Any:
@@ -323,14 +339,15 @@ def _labels(app: Dash, findings: Findings) -> None:
             said = findings.undo()
         else:
             place = Place.of(kept, findings.lengths)
-            if place.marked is None:
+            stretch = findings.stretch(place)
+            if stretch is None:
                 raise InputError("mark a stretch first: drag over the recording")
             if asked == "name" and not (name or "").strip():
                 raise PreventUpdate
             given = {"name": name, "erase": ""}.get(str(asked))
             if given is None:
                 given = findings.session.classes[asked["name"]]
-            said = findings.name(findings.stretch(place), given)
+            said = findings.name(stretch, given)
         return findings.revision, "", said, ""
 
     @app.callback(

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from progmem import explore
 from progmem.config import ModelConfig
-from progmem.data.labels import label_series
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import Recordings
 from progmem.data.sample import SAMPLING_RATE, load_sample
 from progmem.errors import InputError
 from progmem.explore.findings import Findings
-from progmem.explore.labelling import Label
+from progmem.explore.labelling import labels_of_file
 from progmem.explore.server import PORT, serving
 from progmem.explore.session import Session
 from progmem.model.pmt import PMT, only_pmt
@@ -75,10 +74,11 @@ def page_of(
         loaded, recordings = _sample(log) if model is None else _own(model, data, options, log)
         idx = explore.index(loaded, recordings, out / "index", log=log)
         if labels is not None:
-            count = session.add(_labels_of(recordings, data or Path("the sample"), labels))
+            count = session.add(labels_of_file(recordings, data or Path("the sample"), labels))
             (log or silent)(f"labels of {labels} that are new here: {count}")
         findings = Findings(idx, recordings, session)
         with closing(findings), serving(make_app(findings, out), port) as address:
+            findings.begin()
             yield address
 
 
@@ -106,12 +106,3 @@ def _sample(log: Log | None) -> tuple[PMT, Recordings]:
     (log or silent)("the built-in sample, with an untrained model; progmem demo trains one")
     channels = len(sample.channels)
     return PMT(ModelConfig.for_length(SAMPLE_WINDOW, channels=channels, size="tiny")), recordings
-
-
-def _labels_of(recordings: Recordings, data: Path, labels: Path) -> list[Label]:
-    series = label_series(recordings, data, labels)
-    return [
-        Label(piece.origin or piece.name, piece.start, piece.start + len(piece.values), str(label))
-        for piece, label in zip(series.recordings, series.labels, strict=True)
-        if label
-    ]

@@ -62,11 +62,14 @@ class TimeAxis:
 
     def text(self, sample: int) -> str:
         """When a sample was taken, in words."""
+        return self.texts([sample])[0]
+
+    def texts(self, samples: Any) -> list[str]:
+        """When samples were taken, in words."""
         if self.calendar is not None:
-            date, _, fraction = str(self.dates([sample])[0]).partition(".")
-            digits = fraction.rstrip("0") if fraction.isdigit() else fraction  # else a time zone
-            return f"{date}.{digits}" if digits else date
-        return f"{sample * self.step:.6g} s" if self.kind == "seconds" else str(sample)
+            return [_date_text(date) for date in self.dates(samples)]
+        seconds = self.kind == "seconds"
+        return [f"{one * self.step:.6g} s" if seconds else str(one) for one in samples]
 
     def duration(self, samples: int) -> str:
         """How long some samples last, in words."""
@@ -84,6 +87,13 @@ class TimeAxis:
         if self.calendar is not None:
             return self.calendar.at(samples)
         return samples * self.step if self.kind == "seconds" else None
+
+
+def _date_text(date: pd.Timestamp) -> str:
+    """A date without the last zeros of a fraction of a second."""
+    whole, _, fraction = str(date).partition(".")
+    digits = fraction.rstrip("0") if fraction.isdigit() else fraction  # else a time zone
+    return f"{whole}.{digits}" if digits else whole
 
 
 def _milliseconds(dates: Any) -> np.ndarray:

@@ -44,6 +44,8 @@ class Span(NamedTuple):
 
 def place_cues(length: int, final: int, gaps: Sequence[float] = GAPS) -> list[Span]:
     """Where the cue lies for each gap before the final window, which begins at sample ``final``."""
+    if not 0 <= final <= length:
+        raise InputError(f"cues lie before a sample of a series, 0 to {length}, got {final}")
     width = round(CUE_WIDTH * length)
     if width < MIN_CUE_SAMPLES:
         raise InputError(
@@ -109,6 +111,7 @@ def probe_cue(
     x: np.ndarray,
     *,
     recordings: np.ndarray | None = None,
+    final: int | None = None,
     seeds: Sequence[int] = SEEDS,
     log: Log | None = None,
 ) -> dict[str, Any]:
@@ -121,10 +124,12 @@ def probe_cue(
 
     Args:
         recordings: what each series was cut from, (R,); series of one recording share a fold.
+        final: the sample up to which cues lie; None: where the encoder's last window begins.
     """
     R, L, C = x.shape
     groups = np.arange(R) if recordings is None else recordings
-    final = final_window(encoder, x)
+    check_normalisation(encoder)
+    final = final_window(encoder, x) if final is None else final
     spans = place_cues(L, final)
     channel = np.random.default_rng(0).integers(C, size=(R,))
     varies = np.all([sd_outside(x, s, channel=channel) for s in spans], axis=0)  # (R,)
@@ -172,14 +177,18 @@ def eos_features(encoder: Encoder, x: np.ndarray, advance: Advance | None = None
     return np.concatenate(found)
 
 
-def final_window(encoder: Encoder, x: np.ndarray) -> int:
-    """First sample of the last window, or of the last token where there are no windows."""
+def check_normalisation(encoder: Encoder) -> None:
+    """Refuse an encoder whose normalisation would tell of a cue everywhere."""
     cfg = getattr(encoder, "cfg", None)
     if getattr(cfg, "normalise", None) == "series":
         raise InputError(
             "this model normalises each series by its own statistics, which would carry the cue "
             "into the final window; cue retention needs model.normalise=channel or none"
         )
+
+
+def final_window(encoder: Encoder, x: np.ndarray) -> int:
+    """First sample of the last window, or of the last token where there are no windows."""
     z = encoder.encode(x[:1])
     spans = z.token_spans if z.window_spans is None else z.window_spans
     return int(spans[-1, 0])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from progmem import artifact
@@ -187,17 +188,16 @@ def _ending(
     import pandas as pd
 
     ahead = " ".join(map(str, horizons)) + options.flags()
-    needs = f" --model {model}" if model is not None else ""
+    needs = f" --model {quote(str(model))}" if model is not None else ""
     files = ", ".join(str(file) for file in (out, plot) if file is not None)
+    again = f"progmem forecast {quote(str(source))} --horizon {ahead}"
     if out is None:
         wrote = f"written: {files}; " if files else "nothing was written; "
-        return (
-            f"{wrote}to keep predictions: progmem forecast {source} --horizon {ahead} -o next.csv"
-        )
+        return f"{wrote}to keep predictions: {again} -o next.csv"
     when = predicted.index.get_level_values(-1)
     sample = "" if isinstance(when, pd.DatetimeIndex) else "sample "
     return (
         f"written: {files} ({len(predicted)} rows from {sample}{when.min()} to {when.max()}); when "
-        f"there are newer samples: progmem forecast {source} --horizon {ahead}{needs} --probe "
-        f"{forecaster} -o {out}"
+        f"there are newer samples: {again}{needs} --probe {quote(str(forecaster))} "
+        f"-o {quote(str(out))}"
     )

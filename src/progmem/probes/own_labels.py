@@ -1,9 +1,9 @@
 """From a user's files and a few labels to predictions: pretrained if need be, compared, kept."""
 
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 from sklearn.utils.extmath import softmax
@@ -20,6 +20,8 @@ from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.reader import read_with
 from progmem.data.recordings import Recording, check_order, columns_of
 from progmem.errors import InputError
+from progmem.explore.tables import stretch_table
+from progmem.explore.time_axis import TimeAxis
 from progmem.files import check_output, unfinished
 from progmem.missing import tell_of_missing
 from progmem.model.saving import AnyEncoder, load, weights_sha256
@@ -75,9 +77,9 @@ def classify_files(
     y = None
     if probe is None:
         recordings, y = labelled_series(read, data, labels)
-    targets = recordings
+    targets, whole = recordings, read
     if predict is not None:
-        targets = read_as_trained(predict, run, options, encoder.info, log=log)
+        targets = whole = read_as_trained(predict, run, options, encoder.info, log=log)
     names = [r.name for r in targets]
     if predict is not None or told is not None:  # the training told of what it has read
         tell_of_missing([r.values for r in targets], names, columns_of(targets))
@@ -85,9 +87,15 @@ def classify_files(
     if probe is not None:
         assert out is not None
         prediction = _apply(probe, targets, model, encoder, log)
-        _write(out, names, prediction)
+        _write(out, targets, targets, prediction)
         if log is not None:
-            log(_ending(out, len(names), f"progmem finetune {data} --labels ... --from {run}"))
+            log(
+                _ending(
+                    out,
+                    len(names),
+                    f"progmem finetune {quote(str(data))} --labels ... --from {quote(str(run))}",
+                )
+            )
         return prediction
     check_order(str(data), columns_of(recordings), targets)
     columns = columns_of(recordings)
@@ -104,7 +112,7 @@ def classify_files(
     if out is not None:
         kept = out.with_suffix(".safetensors")
         predicted = fitted.predict([r.values for r in targets])
-        _write(out, names, predicted, keep=lambda: fitted.save(kept))
+        _write(out, targets, whole, predicted, keep=lambda: fitted.save(kept))
     if log is not None:  # last, since it may take the longest, and is only told
         found = compare_on_labels(
             fitted, series, recordings=origins_of(known), allow_seen_labels=allow_seen_labels
@@ -114,7 +122,8 @@ def classify_files(
             log("nothing was written; give -o predictions.csv to keep predictions")
         else:
             flags = replace(options, label=None).flags()  # no label is known of what comes later
-            later = f"progmem classify NEW{flags} --probe {kept} --model {model} -o later.csv"
+            files = f"--probe {quote(str(kept))} --model {quote(str(model))}"
+            later = f"progmem classify NEW{flags} {files} -o later.csv"
             log(_ending(out, len(names), later, kept=kept))
     return predicted
 
@@ -200,31 +209,30 @@ def _apply(
 
 def _write(
     out: Path,
-    names: Sequence[str],
+    targets: Sequence[Recording],
+    whole: Sequence[Recording],
     prediction: Prediction,
     *,
     keep: Callable[[], None] | None = None,
 ) -> None:
-    """One row a series: its likeliest label, how likely that is, and how likely each class is.
+    """One row a series or piece of one: where it lies, its likeliest label, each class's share.
 
-    What ``keep`` writes beside it is of the same call, however many there are at a time.
+    Pieces are of the ``whole`` recordings. What ``keep`` writes beside it is of the same call,
+    however many there are at a time.
     """
-    with unfinished(out) as new, new.open("w", newline="") as file:
+    each = [to_cell(f"probability of {label}") for label in prediction.classes]
+    rows = [
+        (one.origin or one.name, one.start, one.start + len(one.values), label, *likely)
+        for one, label, *likely in zip(
+            targets, prediction.label, prediction.probability, *prediction.likely.T, strict=True
+        )
+    ]
+    axes = {recording.name: TimeAxis(recording) for recording in whole}
+    table = stretch_table(axes, rows, ("label", "probability", *each))
+    with unfinished(out) as new:
         if keep is not None:
             keep()
-        table = csv.writer(file)
-        each = [to_cell(f"probability of {label}") for label in prediction.classes]
-        table.writerow(["series", "label", "probability", *each])
-        for name, label, probability, likely in zip(
-            names, prediction.label, prediction.probability, prediction.likely, strict=True
-        ):
-            row = [
-                to_cell(name),
-                to_cell(label),
-                f"{probability:.4f}",
-                *(f"{one:.4f}" for one in likely),
-            ]
-            table.writerow(row)
+        table.to_csv(new, index=False, float_format="%.4f")
 
 
 def _ending(out: Path, count: int, later: str, *, kept: Path | None = None) -> str:

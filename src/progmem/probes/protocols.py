@@ -78,11 +78,13 @@ def evaluate_cue(
     *,
     data_dir: Path | None = None,
     split: str = "official",
+    final: int | None = None,
     log: Log = print,
 ) -> dict[str, Any]:
     """Retention of cues that are inserted into the test rows of the set ``name``.
 
-    No label of the set is read. The result goes to ``out``, by default results/cue/SET-RUN.json.
+    They lie before the sample ``final``, by default before the encoder's last window. No label of
+    the set is read. The result goes to ``out``, by default results/cue/SET-RUN.json.
     """
     if out is None:
         out = RESULTS / "cue" / f"{name}-{model_folder.resolve().parent.name}.json"
@@ -94,7 +96,7 @@ def evaluate_cue(
     rows = []
     for kind, encoder in pair.encoders:
         log(f"{name}, {kind}: {len(series)} series")
-        found = cue.probe_cue(encoder, series, recordings=data.recording_test, log=log)
+        found = cue.probe_cue(encoder, series, recordings=data.recording_test, final=final, log=log)
         rows.append({"encoder": kind, "set": name, "split": split} | found)
     result = pair.write_result(out, rows, cue_seeds=list(cue.SEEDS))
     log(f"\n{cue_table([result])}\n\nwritten: {out}; all tables: progmem results")

@@ -174,9 +174,11 @@ def _cue_settings(result: Result) -> str:
 def _describe_cue(result: Result) -> str:
     """The settings in which the models of this experiment differ."""
     model, run = result["config"]["model"], result["config"]["run"]
+    name = run.get("encoder", {}).get("name", "pmt")
+    if "window" not in model:
+        return name
     windows = "S = W" if model["stride"] == model["window"] else "S < W"
     weight = f", λ_PCL {run['loss']['pcl']:g}" if "loss" in run else ""
-    name = run.get("encoder", {}).get("name", "pmt")
     if name != "pmt":
         return f"{name}, {model['size']}, {windows}{weight}"
     return f"{model['size']}, {windows}, read-out {model['readout']}{weight}"

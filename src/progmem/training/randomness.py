@@ -21,7 +21,7 @@ def mixed_seed(seed: int, step: int, purpose: str) -> int:
 
 
 def steps_per_epoch(rows: int, batch_size: int) -> int:
-    """A last short batch is left out only where an epoch has whole ones to spare."""
+    """An epoch of two batches or more has whole ones only, a smaller one has two equal halves."""
     return rows // batch_size if rows >= 2 * batch_size else -(-rows // batch_size)
 
 
@@ -34,7 +34,14 @@ def total_steps(rows: int, train: TrainConfig) -> int:
 
 
 def batch_rows(rows: int, batch_size: int, seed: int, step: int) -> Tensor:
-    """Rows of the global batch at ``step``: each epoch is a fresh order of all rows."""
-    epoch, place = divmod(step, steps_per_epoch(rows, batch_size))
+    """Rows of the global batch at ``step``: each epoch is a fresh order of all rows.
+
+    Those of less than two batches are split evenly: a batch of the rest, one row perhaps, would
+    have nothing that it could be told from.
+    """
+    steps = steps_per_epoch(rows, batch_size)
+    epoch, place = divmod(step, steps)
     order = torch.randperm(rows, generator=generator(seed, epoch, "order"))
+    if rows < 2 * batch_size:
+        return order.tensor_split(steps)[place]
     return order[place * batch_size : (place + 1) * batch_size]

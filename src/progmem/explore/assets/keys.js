@@ -11,3 +11,8 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "s") return press(document.querySelector("#suggestion button"));
   if (/^[1-9]$/.test(event.key)) press(document.querySelectorAll("#classes button")[event.key - 1]);
 });
+
+// A figure that is drawn anew would end a drag, so the page does not look for news meanwhile.
+const watching = (disabled) => window.dash_clientside.set_props("watch", { disabled });
+document.addEventListener("pointerdown", (event) => event.target.closest(".js-plotly-plot") && watching(true));
+document.addEventListener("pointerup", () => watching(false));
