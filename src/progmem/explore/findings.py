@@ -64,6 +64,7 @@ class Findings:
         self.shown = list(range(first, len(self.channels)))  # those that are not a calendar
         self._work: dict[Any, Work] = {}
         self._found = 0  # pieces of work that are done
+        self.found_live = 0  # of those that are about a stream
         self._locked = threading.Lock()
         self._pools = {wait: ThreadPoolExecutor(1) for wait in (False, True)}
 
@@ -313,8 +314,8 @@ class Findings:
                 future = self._pools[wait].submit(find)
                 former = work.result if work is not None and latest else None
                 self._work[key] = work = Work(version, future, former)
-                if not wait and not latest:
-                    future.add_done_callback(self._tell)
+                if not wait:
+                    future.add_done_callback(self._tell_live if latest else self._tell)
         if wait or (work.result.done() and (latest or work.version == version)):
             return work.result.result()
         former = work.former
@@ -322,6 +323,9 @@ class Findings:
 
     def _tell(self, _: Any) -> None:
         self._found += 1
+
+    def _tell_live(self, _: Any) -> None:
+        self.found_live += 1
 
 
 class KnownStates:

@@ -50,7 +50,8 @@ def _layout(findings: Findings) -> Any:
             dcc.Store(id="place", storage_type="session"),
             dcc.Store(id="stretch"),  # what of the place is marked: a pan leaves it as it is
             dcc.Store(id="revision", data=findings.revision),
-            dcc.Store(id="grown", data=[_stop(findings)] * 2),  # a stream: its end before and now
+            # of a stream its end before and now, and how much has been found out about it
+            dcc.Store(id="grown", data=[_stop(findings)] * 2 + [findings.found_live]),
             dcc.Interval(id="watch", interval=WATCH),
             html.Header(
                 [
@@ -245,12 +246,15 @@ def _draws(app: Dash, findings: Findings) -> None:
         Output("signal", "figure"),
         Input("place", "data"),
         Input("revision", "data"),
+        Input("grown", "data"),
         Input("channels", "value"),
         Input("drag", "value"),
     )
     @_told
-    def draw(kept: Any, _: int, channels: list[int] | None, drag: str) -> Any:
+    def draw(kept: Any, _: int, __: Any, channels: list[int] | None, drag: str) -> Any:
         place = _place(findings, kept)
+        if ctx.triggered_id == "grown" and place.recording != findings.home:
+            raise PreventUpdate
         recording = findings.recordings[place.recording]
         chosen = sorted(channels or findings.shown[:1])
         figure = figures.signal_figure(
@@ -376,11 +380,9 @@ def _labels(app: Dash, findings: Findings) -> None:
         """What is new: from another page, from a stream, or because it has been worked out."""
         # what follows from the revision would not begin if the first look gave nothing
         news = not looks or revision != findings.revision
-        before, now = grown[1], _stop(findings)
-        return findings.revision if news else no_update, [
-            before,
-            now,
-        ] if now > before else no_update
+        now = [_stop(findings), findings.found_live]
+        same = now == grown[1:]
+        return findings.revision if news else no_update, no_update if same else [grown[1], *now]
 
     @app.callback(
         Output("classes", "children"),
