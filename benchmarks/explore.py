@@ -1,0 +1,173 @@
+"""Does the explorer find what is there? Each function beside what raw values give.
+
+    python -m benchmarks.explore boundaries search labels series --work DIR --data-dir DATA
+
+Splices and recordings of the built-in sample and of HAR; all that is asked is of people who are
+held out, and what other methods need chosen is chosen on people the model was trained on. The
+model is `tiny`, trained without labels on a CPU (minutes for each set), and kept in DIR with the
+indices. Writes results/explore/<part>.json for every part that is named.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import explore_boundaries, explore_labels, explore_search, explore_series
+from benchmarks.explore_archives import (
+    LONGEST,
+    PIECES,
+    RATE,
+    SHORTEST,
+    Archive,
+    Known,
+    har_archive,
+    sample_archive,
+    splices,
+)
+from progmem import explore
+from progmem.model.pmt import PMT
+from progmem.report import record
+from progmem.report.tables import markdown, mean_and_sd
+
+Result = dict[str, Any]
+SPLICES = {"sample": 8, "HAR": 3}  # of each person who is held out
+TUNED = 28  # splices of people who are trained on
+QUERIES = {"sample": 6, "HAR": 3}  # of each class of a person
+
+
+def index_of(model: PMT, known: list[Known], folder: Path) -> explore.Index:
+    return explore.index(model, [one.recording for one in known], folder, log=None)
+
+
+def boundaries(archive: Archive, model: PMT, work: Path) -> list[dict[str, Any]]:
+    tuned, asked = (
+        explore_boundaries.given_of(known, index_of(model, known, work / f"{archive.name}-{name}"))
+        for name, known in {
+            "tuned": splices(archive.training, SPLICES[archive.name], 1)[:TUNED],
+            "asked": splices(archive.held_out, SPLICES[archive.name], 0),
+        }.items()
+    )
+    return explore_boundaries.compare(tuned, asked, RATE)
+
+
+def search(archive: Archive, model: PMT, work: Path) -> list[dict[str, Any]]:
+    idx = index_of(model, archive.held_out, work / f"{archive.name}-held-out")
+    return explore_search.compare(
+        archive.training, archive.held_out, idx, RATE, QUERIES[archive.name]
+    )
+
+
+def labels(archive: Archive, model: PMT, work: Path) -> list[dict[str, Any]]:
+    return explore_labels.compare(model, archive.held_out, work / f"{archive.name}-labels")
+
+
+PARTS: dict[str, Callable[[Archive, PMT, Path], list[dict[str, Any]]]] = {
+    "boundaries": boundaries,
+    "search": search,
+    "labels": labels,
+}
+CONFIG: dict[str, dict[str, Any]] = {
+    "boundaries": {
+        "splices_of_each_person": SPLICES, "pieces": PIECES, "seconds": [SHORTEST, LONGEST],
+        "near_seconds": explore_boundaries.NEAR,
+    },
+    "search": {
+        "queries": QUERIES, "seconds": explore_search.LENGTH, "nearest": explore_search.NEAREST,
+        "kernels": explore_search.KERNELS,
+    },
+    "labels": {"share": explore_labels.SHARE, "most": explore_labels.MOST},
+    "series": {"settings": explore_series.SETTINGS},
+}  # fmt: skip
+
+
+def explore_table(results: list[Result]) -> str:
+    """One table a part, in the order of the files' names."""
+    return "\n\n".join(RENDER[result["part"]](result) for result in results)
+
+
+def boundaries_table(result: Result) -> str:
+    """F1 of boundaries by method, with their number known or not."""
+    cells: dict[str, dict[tuple[str, bool], str]] = {}
+    for row in result["rows"]:
+        scores = cells.setdefault(row["method"], {})
+        scores[row["set"], row["number_known"]] = f"{np.mean(row['f1']):.3f}"
+    columns = [(name, known) for name in SPLICES for known in (True, False)]
+    header = ["method", *(f"{name}, number {'known' if known else 'not known'}"
+                          for name, known in columns)]  # fmt: skip
+    lines = [[m, *(found.get(column, "-") for column in columns)] for m, found in cells.items()]
+    return markdown(header, lines)
+
+
+def search_table(result: Result) -> str:
+    """Share of the five nearest that are alike."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in result["rows"]:
+        shares = np.array(row["precision"])
+        error = shares.std(ddof=1) / len(shares) ** 0.5
+        cells.setdefault(row["method"], {})[row["set"]] = f"{shares.mean():.3f} ± {error:.3f}"
+    return markdown(["method", *QUERIES], [[m, *found.values()] for m, found in cells.items()])
+
+
+def labels_table(result: Result) -> str:
+    """Labels that are needed, and accuracy with some."""
+    lines = []
+    most = result["config"]["most"]
+    for name in QUERIES:
+        for method in ("suggest", "at random"):
+            rows = [r for r in result["rows"] if (r["set"], r["method"]) == (name, method)]
+            needed = np.array([r["needed"] or most for r in rows], dtype=float)
+            missed = sum(r["needed"] is None for r in rows)
+            cell = mean_and_sd(needed, 1) + (f", {missed} never" if missed else "")
+            full = mean_and_sd(100 * np.array([r["full"] for r in rows]), 1)
+            lines.append([name, method, cell, full])
+    return markdown(["set", "stretches", "labels needed", "accuracy with all labels, %"], lines)
+
+
+def series_table(result: Result) -> str:
+    """Boundaries and anomalies of the series of aeon."""
+    lines = []
+    for row in result["rows"]:
+        if "auc" in row:
+            told = f"AUC {row['auc']:.3f}, highest {'at' if row['hit'] else 'not at'} an anomaly"
+        else:
+            told = f"{row['distance_percent']:.2f} % from the true boundaries"
+        lines.append([row["series"], row["method"], told])
+    return markdown(["series", "method", "result"], lines)
+
+
+RENDER: dict[str, Callable[[Result], str]] = {
+    "boundaries": boundaries_table,
+    "labels": labels_table,
+    "search": search_table,
+    "series": series_table,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="+", choices=RENDER)
+    parser.add_argument("--work", type=Path, required=True, help="folder of models and indices")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    chosen = parser.parse_args()
+    for part in chosen.parts:
+        rows: list[dict[str, Any]] = []
+        if part == "series":
+            rows = explore_series.compare(chosen.work)
+        else:
+            for archive in (sample_archive(), har_archive(chosen.data_dir)):
+                print(f"{part}, {archive.name}", flush=True)
+                model = archive.trained_model(chosen.work)
+                found = PARTS[part](archive, model, chosen.work)
+                rows += [{"set": archive.name, **row} for row in found]
+        result = {"part": part, "config": CONFIG[part], "seeds": [0], **record.environment(),
+                  "rows": rows}  # fmt: skip
+        print(f"written: {record.save('explore', part, result, folder=chosen.out)}\n")
+        print(RENDER[part](result))
+
+
+if __name__ == "__main__":
+    main()
