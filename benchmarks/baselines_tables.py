@@ -192,51 +192,70 @@ def draws_sha256(labelled_rows: dict[str, list[list[int]]]) -> str:
 def ts2vec_pairs_table(folder: Path) -> str:
     """TS2Vec here beside its public code, on the same draws of labels.
 
-    Differences are paired by training seed and draw: mean ± its standard error over the pairs.
+    Each training gives a mean over the draws. Differences are those of the means over trainings, ±
+    their standard error by how much the trainings of one code differ.
     """
     theirs = record.read(folder / f"few_labels/{PUBLIC}.json")
     drawn = {name: draws_sha256(rows) for name, rows in theirs["labelled_rows"].items()}
-    ours: dict[str, dict[int, Result]] = {}
+    both: dict[str, tuple[list[Any], list[Any]]] = {}  # scores of trainings here and there, by set
     for file in sorted((folder / "baselines").glob(f"*-{PUBLIC}-[0-9].json")):
         result = record.read(file)
         (row,) = result["rows"]
         if result["labelled_rows_sha256"] != drawn[row["set"]]:
             raise InputError(f"{file} has other labelled rows than results/few_labels")
-        ours.setdefault(row["set"], {})[row["seed"]] = row["scores"]["published"]
-    public = {(row["set"], row["seed"]): row["scores"]["max"] for row in theirs["rows"]}
+        both.setdefault(row["set"], ([], []))[0].append(row["scores"]["published"])
+    for row in theirs["rows"]:
+        if row["set"] in both:
+            both[row["set"]][1].append(row["scores"]["max"])
     lines = []
-    for name in (name for name in SETS if name in ours):
+    for name in (name for name in SETS if name in both):
         for share, head in ((share, head) for share in SHARES for head in ("linear", "logistic")):
-            both = np.array([
-                [100 * np.array(scores[share][head]["accuracy"])
-                 for scores in (ours[name][seed], public[name, seed])]
-                for seed in ours[name]
-            ])  # (seeds, 2, draws)  # fmt: skip
-            apart = (both[:, 0] - both[:, 1]).flatten()
-            error = apart.std(ddof=1) / np.sqrt(len(apart))
+            ours, public = (
+                np.array([100 * np.mean(scores[share][head]["accuracy"]) for scores in trainings])
+                for trainings in both[name]
+            )
+            apart, error = ours.mean() - public.mean(), pooled_error(ours, public)
             lines.append([
-                name, share.replace("%", " %"), head, str(len(both)),
-                *(f"{mean:.1f}" for mean in both.mean((0, 2))),
-                f"{apart.mean():+.1f} ± {error:.1f}", "yes" if abs(apart.mean()) <= error else "no",
+                name, share.replace("%", " %"), head, mean_and_sd(ours, 1),
+                mean_and_sd(public, 1), f"{apart:+.2f} ± {error:.2f}",
+                "yes" if abs(apart) <= error else "no",
             ])  # fmt: skip
-    header = ["set", "labels", "head", "seeds", "here", "public code", "difference",
+    header = ["set", "labels", "head", "here", "public code", "difference",
               "within one standard error"]  # fmt: skip
     return markdown(header, lines)
+
+
+def pooled_error(a: np.ndarray, b: np.ndarray) -> float:
+    """The standard error of the difference of two means, of values that spread alike."""
+    spread = ((a - a.mean()) ** 2).sum() + ((b - b.mean()) ** 2).sum()
+    return float(np.sqrt(spread / (len(a) + len(b) - 2) * (1 / len(a) + 1 / len(b))))
 
 
 def peers_table(results: list[dict[str, Any]]) -> str:
     """Relative differences, and the time of a step over that of the public code."""
     (result,) = results
-    lines = []
-    for method, by_precision in result["differences"].items():
-        for what in by_precision["float64"]:
-            cells = [f"{one[what]:.0e}" if what in one else "-" for one in by_precision.values()]
-            lines.append([method, what, *cells])
+    lines = difference_lines(result)
     ratio, error = step_ratio(result["seconds_of_a_step"])
     lines.append(
         ["TS2Vec", f"time of a step, {result['device']}", "-", f"{ratio:.2f}x ± {error:.2f}"]
     )
     return markdown(["method", "what", "float64", "float32"], lines)
+
+
+def peers_cnn_table(results: list[dict[str, Any]]) -> str:
+    """Relative differences by method and precision."""
+    (result,) = results
+    return markdown(["method", "what", "float64", "float32"], difference_lines(result))
+
+
+def difference_lines(result: dict[str, Any]) -> list[list[str]]:
+    """One line for each thing that is compared with public code, by precision."""
+    lines = []
+    for method, by_precision in result["differences"].items():
+        for what in by_precision["float64"]:
+            cells = [f"{one[what]:.0e}" if what in one else "-" for one in by_precision.values()]
+            lines.append([method, what, *cells])
+    return lines
 
 
 def step_ratio(seconds: dict[str, list[float]]) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Forecasting in full: three series, encoders trained and untrained as experiments/forecast/ says:
 one token a sample with the time covariates beside it, the same without them, tokens of one to four
-days of 24 samples, without them, and the best of these tokens trained by the default recipe; and
-what the ridges make of the last values themselves.
+days of 24 samples, without them, and the best of these tokens trained by the default recipe; TS2Vec
+and SoftCLT; and what the ridges make of the last values themselves.
 
     python -m benchmarks.forecast --data-dir DIR  # writes results/forecast/<set>.json; wants a GPU
 
@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.results import render
 from benchmarks.side_by_side import add_arguments, run_rows, training_folder
+from progmem.baselines import sections
 from progmem.baselines.values import Values
 from progmem.config import RunConfig, read_config
 from progmem.data.dates import COVARIATES
@@ -40,7 +41,9 @@ ENCODERS = {"trained": "trained", "untrained": "untrained", "values": "values",
             "trained_day": "trained, day tokens",
             "untrained_day": "untrained, day tokens",
             "trained_default": "trained, default recipe",
-            "untrained_default": "untrained, default recipe"}  # fmt: skip
+            "untrained_default": "untrained, default recipe",
+            "ts2vec": "TS2Vec", "softclt": "SoftCLT"}  # fmt: skip
+METHODS = ("ts2vec", "softclt")  # with a file of settings of their own
 SEEDS = (0, 1, 2)
 EXPERIMENTS = Path(__file__).parent.parent / "experiments/forecast"
 
@@ -52,7 +55,7 @@ def settings(
 
     By default that is the device of a run with these settings.
     """
-    _, _, kind = encoder.partition("_")
+    kind = encoder if encoder in METHODS else encoder.partition("_")[2]
     path = EXPERIMENTS / f"{name}-{kind}.yaml" if kind else EXPERIMENTS / f"{name}.yaml"
     cfg = read_config(path, [*overrides, f"train.seed={seed}"])
     return fill_defaults(cfg, cfg.data.window, device=device or choose_device(cfg), begun={})
@@ -70,17 +73,18 @@ def measure(
     del facts["run"]["train"]["seed"]  # a row has it
     if isinstance(probed, PMT):
         facts["model"] = probed.cfg.to_dict()
+    elif not isinstance(probed, Values):
+        facts |= sections(probed.name, probed.cfg)
+    if not isinstance(probed, Values):
         data = data.with_channels(probed.cfg.channels)
     result = {"encoder": ENCODERS[encoder], "seed": cfg.train.seed} | probe_forecast(probed, data)
     now = time.perf_counter()
     return result | {"seconds": now - began, "seconds_probe": now - trained, "config": facts}
 
 
-def _encoder(
-    encoder: str, name: str, cfg: RunConfig, data_dir: Path | None, run: Path
-) -> PMT | Values:
+def _encoder(encoder: str, name: str, cfg: RunConfig, data_dir: Path | None, run: Path) -> Any:
     device = gpu_or_cpu()
-    if encoder.startswith("trained"):
+    if encoder.startswith("trained") or encoder in METHODS:
         return pretrain(name, run, cfg, data_dir=data_dir, log=lambda _: None).to(device)
     recordings = forecast_set(name, data_dir).training_recordings()
     rows = TrainingWindows(

@@ -1,6 +1,6 @@
 """Own data larger than one would hold in memory: what `check`, `pretrain` and `embed` need.
 
-    python -m benchmarks.large_data    # results/large_data/cpu.json; 5 GB of disk for a while
+    python -m benchmarks.large_data    # results/large_data; 5 GB of disk for a while
 
 Folders of recordings of mixed lengths with gaps, half of them .npy files and half .csv, and one
 long recording as a .npy file: of each a small and a large one. Every command is a process of its
@@ -24,7 +24,7 @@ import numpy as np
 from progmem.report import record
 from progmem.report.tables import markdown
 
-CHANNELS, LONGEST = 16, 3000  # of the long recording; samples of one in a folder
+CHANNELS, LONGEST = 128, 3000  # of the long recording; samples of one in a folder
 COUNTS, BYTES = (20, 2000), (20 * 10**6, 2 * 10**9)
 STEPS, EVERY = 10, 0.01  # of the training; seconds between two looks at the memory
 SETTINGS = ["model.size=tiny", "model.patch=64", "model.patch_stride=64", f"train.steps={STEPS}",
@@ -117,7 +117,8 @@ def measure(kind: str, size: int) -> dict[str, Any]:
 def large_data_table(results: list[dict[str, Any]]) -> str:
     """Memory and processor time of each command, one line for each folder or file."""
     lines = []
-    for row in results[0]["rows"]:
+    found = (row for result in results for row in result["rows"])
+    for row in sorted(found, key=lambda row: (row["kind"] == "file", row["size"])):
         what = f"{row['files']:,} recordings" if row["kind"] == "folder" else "one `.npy` file"
         cells = [f"{row[command]['mb']:.0f} MB, {row[command]['seconds']:.0f} s"
                  for command in COMMANDS]  # fmt: skip
@@ -132,14 +133,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
     asked = [("folder", count) for count in chosen.counts]
-    rows = []
-    for kind, size in [*asked, *(("file", size) for size in chosen.bytes)]:
-        rows.append(measure(kind, size))
-        print(rows[-1], flush=True)
     config = {"channels": CHANNELS, "longest": LONGEST, "settings": SETTINGS}
-    result = {"config": config, "seeds": [0], **record.environment(), "rows": rows}
-    print(f"written: {record.save('large_data', 'cpu', result, folder=chosen.out)}\n")
-    print(large_data_table([result]))
+    results = []
+    for kind, size in [*asked, *(("file", size) for size in chosen.bytes)]:
+        rows = [measure(kind, size)]
+        results.append({"config": config, "seeds": [0], **record.environment(), "rows": rows})
+        path = record.save("large_data", f"{kind}-{size}", results[-1], folder=chosen.out)
+        print(f"written: {path}", flush=True)
+    print(large_data_table(results))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
-from benchmarks.baselines_tables import baselines_table, peers_table
+from benchmarks.baselines_tables import baselines_table, peers_cnn_table, peers_table
 from benchmarks.compute_tables import (
     aggregator_table,
     before_and_after_table,
@@ -22,6 +22,7 @@ from benchmarks.compute_tables import (
     training_table,
     vectorised_table,
 )
+from benchmarks.explore_page import explore_page_table
 from benchmarks.few_labels_tables import (
     cpu_time_table,
     few_labels_table,
@@ -95,11 +96,13 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "frame_sizes": frame_sizes_table,
     "baselines": baselines_table,
     "peers": peers_table,
+    "peers_cnn": peers_cnn_table,
     "linear_probe": linear_probe_table,
     "cue": cue_table,
     "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
+    "explore_page": explore_page_table,
 }
 render = partial(tables.render, tables=TABLES)
 render_all = partial(tables.render_all, tables=TABLES)

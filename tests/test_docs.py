@@ -162,6 +162,13 @@ def test_the_loops_that_the_method_names_exist():
     assert len(named) == 8 and all(f"\ndef {name}(" in reference for name in named)
 
 
+def test_the_tests_that_reliability_names_exist():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/reliability.md").read_text()))
+    files = (ROOT / "tests").rglob("test_*.py")
+    there = {name for f in files for name in re.findall(r"^def (test_\w+)", f.read_text(), re.M)}
+    assert len(named) > 40 and named <= there, named - there
+
+
 def test_the_readme_is_short_and_no_line_is_long():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 150 and max(map(len, lines)) <= 120

@@ -2,7 +2,10 @@
 
 from typing import Any, ClassVar
 
-from aeon.transformations.collection import BaseCollectionTransformer
+try:
+    from aeon.transformations.collection import BaseCollectionTransformer
+except ImportError as error:
+    raise ImportError("progmem.aeon_transformer needs aeon: pip install 'progmem[data]'") from error
 
 from progmem.config import PMT as PMT_NAME
 from progmem.estimators import LEVELS, ONE_VECTOR, PMTEncoder

@@ -11,13 +11,13 @@ are nested. Readers call this module and decide nothing themselves.
 
 import gzip
 import json
+import math
 import os
 import re
 import zipfile
 import zlib
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -33,9 +33,11 @@ CELL = 16  # bytes of a number in a table and in the array made of it
 TEXT_CELL = 64  # of a number that is held as a text
 COLUMN, CASE = 4096, 4096  # of what a table holds for each
 SERIES = 512  # of what is held for each series of an array
+LONGEST = 1000  # characters of a value that is not in quotes
 DEPTH = 32  # of nested mappings and lists; ours have three levels
 FIRST_LINES = 9  # of a text table, whose columns are counted
 PIECE = 2**20  # bytes read at once
+NPY = b"\x93NUMPY"  # begins a .npy file
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNREADABLE = (  # what reading a damaged or made file may raise
     OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError,
@@ -106,27 +108,44 @@ def check_series(path: Path, count: int, limit: Any) -> None:
     check(path, count * SERIES, limit, f"{count} series")
 
 
-def check_text(path: Path, sep: str, limit: Any, *, column: int = COLUMN) -> None:
+def check_text(
+    path: Path, sep: str, limit: Any, *, column: int = COLUMN, whole: bool = False
+) -> None:
     """Refuse a text table of more cells than there is room for; a packed one is unpacked for that.
 
-    A plain one is as large as it is, and only its first lines are looked at. ``column`` is what
-    each column takes beside its cells.
+    A plain one is as large as it is, and only its first lines are looked at, unless its ``whole``
+    is asked for. ``column`` is what each column takes beside its cells.
     """
     packed = path.suffix.lower() == ".gz"
     most, mark = allowed(path.stat().st_size, limit), sep.encode()
-    cells = columns = read = 0
+    cells = columns = read = lines = 0
+    here, piece = 1, b""  # columns of this line
     with gzip.open(path) if packed else path.open("rb") as stream:
-        for line in islice(iter(lambda: stream.readline(most), b""), FIRST_LINES):
-            here = line.count(mark) + 1
-            cells, columns, read = cells + here, max(columns, here), read + len(line)
-        while packed and CELL * cells <= most and (piece := stream.read(PIECE)):
-            cells += piece.count(mark) + piece.count(b"\n")
-            read += len(piece)
-    if not packed and read:
-        cells = cells * path.stat().st_size // read
+        while max(CELL * cells, read) <= most and (packed or whole or lines < FIRST_LINES):
+            by_line = whole or lines < FIRST_LINES
+            piece = stream.readline(PIECE) if by_line else stream.read(PIECE)
+            if not piece:
+                break
+            marks, ends = piece.count(mark), piece.count(b"\n")
+            cells, read = cells + marks + ends, read + len(piece)
+            if by_line:
+                here += marks
+                columns = max(columns, here)
+                lines, here = (lines + 1, 1) if ends else (lines, here)
+    cells += here > 1  # a last line that is not ended
+    size = _unpacked_size(path) if packed else path.stat().st_size
+    if piece and size > read:  # what is left is taken to be like this
+        cells, read = cells * size // read, size
     needed = max(CELL * cells, read) + column * columns
-    more = " or more" if packed else ""
+    more = " or more" if packed and piece else ""
     check(path, needed, limit, f"{cells} cells{more} in {columns} columns")
+
+
+def _unpacked_size(path: Path) -> int:
+    """What a gzip file says at its end of what it unpacks to, if that is less than 4 GB."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - 4))
+        return int.from_bytes(stream.read(), "little")
 
 
 def check_parquet(path: Path, limit: Any) -> None:
@@ -144,20 +163,45 @@ def check_parquet(path: Path, limit: Any) -> None:
     check(path, needed, limit, f"{rows} rows of {found.num_columns} columns")
 
 
+def check_npy(stream: IO[bytes], size: int) -> None:
+    """Refuse a .npy file of ``size`` bytes that declares more than it holds."""
+    if stream.read(6) != NPY:
+        raise ValueError("it does not begin as .npy files do")
+    version = tuple(stream.read(2))
+    form: Any = np.lib.format  # which has no types
+    headers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
+    if version not in headers:
+        raise ValueError("it holds no plain numbers")
+    shape, _, kind = headers[version](stream)
+    if any(isinstance(count, bool) or count < 0 for count in shape):
+        raise ValueError(f"its header declares the shape {shape}")
+    declared, there = math.prod(shape) * kind.itemsize, size - stream.tell()
+    if declared > there and not kind.hasobject:
+        raise ValueError(f"its header declares {declared} bytes of numbers, and it has {there}")
+
+
 def load_npz(path: Path, limit: Any) -> dict[str, np.ndarray]:
     """The arrays of an .npz file; objects, which could run code, are refused by numpy."""
+    found = {}
+    form: Any = np.lib.format
     with path.open("rb") as stream:
         head = stream.read(2)
         if head != b"PK":
             raise ValueError("it does not begin as .npz files do" if head else "No data in it")
-        stream.seek(0)
         with zipfile.ZipFile(stream) as archive:
             check_zip(path, [archive], limit)
             if any(info.flag_bits & 1 for info in archive.infolist()):
                 raise ValueError("it is encrypted")
-        stream.seek(0)
-        with np.load(stream, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            for info in archive.infolist():
+                try:
+                    with archive.open(info) as member:
+                        check_npy(member, info.file_size)
+                    with archive.open(info) as member:
+                        array = form.read_array(member, allow_pickle=False)
+                except ValueError as error:
+                    raise ValueError(f"{info.filename} in it: {first_line(error)}") from error
+                found[info.filename.removesuffix(".npy")] = array
+    return found
 
 
 def check_zip(path: Path, archives: list[zipfile.ZipFile], limit: Any) -> None:
@@ -182,6 +226,12 @@ def load_yaml(text: str | bytes) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEPTH:
                 raise ValueError(f"{_line(event.start_mark)}: nested deeper than {DEPTH} levels")
+            plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+            if plain and len(event.value) > LONGEST:  # 1:1:1:… would be a number without end
+                raise ValueError(
+                    f"{_line(event.start_mark)}: a value of {len(event.value)} characters; write "
+                    "it in quotes"
+                )
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 
 import numpy as np
@@ -263,6 +264,65 @@ def test_bad_input_gets_the_same_words_from_all(encoder, x, message):
 
 
 # --- training
+
+
+def spoilt(kind):
+    """Series (8, 40, 2) that nothing can be learnt from, as users give them."""
+    x = np.random.default_rng(0).normal(size=(8, 40, 2))
+    match kind:
+        case "inf":
+            x[2, 5, 1] = np.inf
+        case "huge":
+            x[2, 5, 1] = 1e308
+        case "missing":
+            x[:] = np.nan
+        case "constant":
+            x[:] = 1.0
+        case "words":
+            return np.full((8, 40, 2), "a")
+    return {"one": x[:1], "none": x[:0], "empty": x[:, :0]}.get(kind, x)
+
+
+BAD_SERIES = {
+    "inf": r"x\.2, sample 5, channel 1 is inf; mark missing values by NaN",
+    "huge": "channel 1 ranges from .* to 1e.308, too far to be squared",
+    "missing": "no recording has an observed value",
+    "constant": "no channel varies in any recording",
+    "words": r"x\.npy: x must hold real numbers",
+    "one": "training needs at least 2 rows to tell apart",
+    "none": "there are no series; give at least one",
+    "empty": r"x\.0 has no values",
+}
+
+
+@pytest.mark.parametrize("kind, message", BAD_SERIES.items())
+def test_series_that_teach_nothing_get_the_same_line_from_all(
+    tmp_path, monkeypatch, capsys, kind, message
+):
+    """On the command line and by `PMTEncoder`."""
+    monkeypatch.chdir(tmp_path)
+    x, said = spoilt(kind), {}
+    np.save("x.npy", x)
+    for name in ENCODERS:
+        assert main(["pretrain", "x.npy", "-o", "run", *settings(name)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert re.search(message, line) and not (tmp_path / "run").exists()
+        options = {} if name == "pmt" else {"encoder": name}
+        with pytest.raises(InputError) as refused:
+            progmem.PMTEncoder(**options, steps=1, device="cpu").fit(x.swapaxes(1, 2))
+        said[name] = line, str(refused.value)
+    assert len(set(said.values())) == 1, said
+
+
+@EACH
+def test_a_series_that_is_too_short_is_named_with_what_to_do(tmp_path, name):
+    few = [*recordings(), Recording("short", np.zeros((1, 2)))]
+    try:
+        pretrain(few, tmp_path / "run", read_config(None, settings(name)), log=None)
+    except InputError as error:
+        assert re.fullmatch("short (needs|has) .*; leave it out.*", str(error))
+    else:
+        assert name in ("simclr", "sslecg")  # which take a sample for a series
 
 
 def recordings(gaps=False):

@@ -112,8 +112,12 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     monkeypatch.setattr(forecast, "probe_forecast", partial(forecast.probe_forecast, horizons=[24]))
     tiny = ["model.dim=16", "model.heads=2", "model.blocks=1", "train.device=cpu"]
     short = {e: "train.steps=2" if "default" in e else "train.epochs=1" for e in forecast.ENCODERS}
-    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, [*tiny, short[e]]) for e in forecast.ENCODERS}
-    assert all(cfg.train.seed == 1 and cfg.data.window == 201 for cfg in cfgs.values())
+    given = {e: [*tiny, short[e]] for e in forecast.ENCODERS}
+    small = ("encoder.dim=8", "encoder.depth=2", "train.steps=2", "data.window=100",
+             "train.device=cpu")  # fmt: skip
+    given |= {e: [*small] for e in forecast.METHODS}
+    cfgs = {e: forecast.settings("ETTh1-uni", e, 1, own) for e, own in given.items()}
+    assert all(cfg.train.seed == 1 for cfg in cfgs.values())
     rows = {
         e: forecast.measure("ETTh1-uni", e, cfg, tmp_path, tmp_path / e) for e, cfg in cfgs.items()
     }
@@ -123,7 +127,11 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
     scores = {e: json.dumps(row["scores"]) for e, row in rows.items()}
     assert scores.pop("untrained_default") == scores["untrained_bare"]  # the same tokens
     assert len(set(scores.values())) == len(scores)
-    models = {e: row["config"]["model"] for e, row in rows.items() if e != "values"}
+    others = {e: row["config"] for e, row in rows.items() if e in forecast.METHODS}
+    assert {config["encoder"]["name"] for config in others.values()} == set(others)
+    assert all(config["encoder"]["channels"] == 8 for config in others.values())
+    without_frame = {"values", *others}
+    models = {e: row["config"]["model"] for e, row in rows.items() if e not in without_frame}
     seen = {e: (model["channels"], model["patch"]) for e, model in models.items()}
     assert {e: found for e, found in seen.items() if e.startswith("trained")} == {
         "trained": (8, 1), "trained_bare": (1, 1), "trained_day": (1, 96),
@@ -140,7 +148,8 @@ def test_forecasts_are_measured_by_their_benchmark(tmp_path, monkeypatch):
 def test_kept_forecasts_are_of_the_settings_in_experiments(name):
     kept = json.loads((ROOT / f"results/forecast/{name}.json").read_text())["config"]
     labels = {e: label for e, label in forecast.ENCODERS.items() if label in kept}
-    assert forecast.ENCODERS.keys() - labels.keys() <= {"trained_default", "untrained_default"}
+    may_be_missing = {"trained_default", "untrained_default", *forecast.METHODS}
+    assert forecast.ENCODERS.keys() - labels.keys() <= may_be_missing
     for encoder, label in labels.items():
         run = run_config(current_settings(kept[label]["run"]))  # it has no seed: that is a row's
         assert run == forecast.settings(name, encoder, 0, [], device="cuda"), label

@@ -276,6 +276,17 @@ def test_the_experiments_are_as_they_say(name):
         assert f"-c experiments/forecast/{path.name}" in path.read_text()
 
 
+@pytest.mark.parametrize("method", ["ts2vec", "softclt"])
+@pytest.mark.parametrize("name, steps", [("ETTh1", 600), ("ETTh1-uni", 200),
+                                         ("Electricity-uni", 600)])  # fmt: skip
+def test_the_experiments_with_ts2vec_are_as_published(name, steps, method):
+    path = ROOT / f"experiments/forecast/{name}-{method}.yaml"
+    cfg = read_config(path)
+    assert cfg.encoder["name"] == method and cfg.data.covariates
+    assert (cfg.train.steps, cfg.train.batch_size, cfg.train.lr) == (steps, 8, 1e-3)
+    assert f"-c experiments/forecast/{path.name}" in path.read_text()
+
+
 @pytest.mark.skipif("PROGMEM_DATA" not in os.environ, reason="needs the published files")
 @pytest.mark.parametrize(
     "name, channels, mean, sd",

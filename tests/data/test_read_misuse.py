@@ -1,7 +1,6 @@
 """Series that cannot be used: each refusal names what was wrong."""
 
 import io
-import sys
 
 import numpy as np
 import pandas as pd
@@ -122,18 +121,3 @@ def test_files_that_cannot_be_used_are_named(tmp_path, name, content, columns, m
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         read_with(tmp_path / name, ReadOptions(**columns))
-
-
-@pytest.mark.parametrize(
-    "name, package, message",
-    [
-        ("x.ts", "aeon", r"x.ts needs aeon: pip install 'progmem\[data\]'"),
-        ("x.parquet", "pyarrow", r"x.parquet needs pyarrow: pip install 'progmem\[data\]'"),
-    ],
-)
-def test_a_reader_that_is_not_installed_is_named(tmp_path, monkeypatch, name, package, message):
-    (tmp_path / name).write_text("")
-    for module in (package, *(m for m in sys.modules if m.startswith(f"{package}."))):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=message):
-        read_with(tmp_path / name)

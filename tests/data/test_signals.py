@@ -1,7 +1,6 @@
 """Files of biosignals and seismology: samples, names, units, rate and start are as written."""
 
 import datetime
-import sys
 
 import numpy as np
 import pandas as pd
@@ -103,19 +102,6 @@ def test_traces_with_a_gap_are_one_recording_and_stations_are_several(tmp_path):
     expected[200:250] = np.nan
     for values in found.values:
         np.testing.assert_array_equal(values, expected)
-
-
-@pytest.mark.parametrize(
-    "file, package", [("x.edf", "edfio"), ("x.hea", "wfdb"), ("x.mseed", "obspy")]
-)
-def test_a_library_that_is_not_installed_is_named_with_the_extra(
-    tmp_path, monkeypatch, file, package
-):
-    (tmp_path / file).touch()
-    for module in (package, *(m for m in sys.modules if m.startswith(f"{package}."))):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=rf"{file} needs {package}: pip install 'progmem\[data\]'"):
-        progmem.read(tmp_path)
 
 
 @pytest.mark.parametrize("file", FORMATS)

@@ -45,7 +45,7 @@ def test_a_figure_is_one_that_plotly_knows():
     go.Figure(figure)  # refuses unknown names
     go.Figure(figures.map_figure(
         np.zeros((4, 2)), np.array([-1, 0, 1, 1]), names=["a", NAME], colours=figures.STATES,
-        texts=["r"] * 4, numbers=np.arange(4), marked=np.array([True, False, False, False]),
+        texts=["r"] * 4, numbers=np.arange(4), rings=figures.rings(np.zeros((1, 2))),
     ))  # fmt: skip
 
 
@@ -123,3 +123,9 @@ def test_what_is_still_worked_out_is_said():
     )  # fmt: skip
     assert figure["layout"]["yaxis2"]["ticktext"] == ["label", "state …"]
     assert "worked out" in figures.awaited_map()["layout"]["annotations"][0]["text"]
+
+
+def test_a_long_stretch_has_few_rings():
+    assert len(figures.rings(np.zeros((0, 2)))) == 0
+    assert len(figures.rings(np.zeros((7, 2)))) == 7
+    assert 50 < len(figures.rings(np.zeros((10_007, 2)))) <= figures.RINGS

@@ -5,16 +5,15 @@ Needs playwright and a Chromium of the system; without them it is skipped, and s
 
 import errno
 import importlib.util
-import shutil
 
 import pandas as pd
 import pytest
 from page_setup import made_recordings, small_model
 
+from benchmarks.browser import CHROMIUM, chromium, drag, wait_until_shown
 from progmem import files
 from progmem.explore.start import page_of
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
@@ -28,12 +27,8 @@ FILE = "<img src=x onerror=window.hurt=1>\n&amp;"  # a name that a file can have
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 class Page:
@@ -52,29 +47,12 @@ class Page:
         tab.on("pageerror", lambda error: self.wrong.append(str(error)))
         tab.on("request", self._outside)
         tab.goto(self.address)
-        self.ready(tab)
+        wait_until_shown(tab)
         return tab
-
-    def ready(self, tab):
-        tab.wait_for_selector("#signal .heatmaplayer image", state="attached", timeout=30_000)
-        tab.wait_for_selector("#map .trace", state="attached", timeout=30_000)
-        tab.wait_for_function("() => !document.querySelector('#signal').innerText.includes('…')")
-        tab.wait_for_selector("#suggestion :not(:text('looking'))", timeout=30_000)
-        tab.wait_for_timeout(300)  # for figures that are on their way
 
     def _outside(self, request):
         if not request.url.startswith((self.address, "data:", "blob:")):
             self.wrong.append(f"asked for {request.url}")
-
-    def drag(self, first, last, row=1, tab=None):
-        """Over a row of the recording, from a share of its width to another."""
-        tab = tab or self.tab
-        box = tab.locator("#signal .nsewdrag").nth(row).bounding_box()
-        y = box["y"] + box["height"] / 2
-        tab.mouse.move(box["x"] + first * box["width"], y)
-        tab.mouse.down()
-        tab.mouse.move(box["x"] + last * box["width"], y, steps=4)
-        tab.mouse.up()
 
     def call(self, name):
         """Give the marked stretch a new label."""
@@ -138,7 +116,7 @@ def page(browser, served):
 
 def test_a_person_marks_searches_labels_undoes_and_exports(page, served):
     tab = page.tab
-    page.drag(0.1, 0.2)
+    drag(page.tab, 0.1, 0.2)
     tab.wait_for_selector("#similar .card")
     assert "2024-05-31 00:00:0" in page.text("#marked")
     page.call(SCRIPT)
@@ -175,7 +153,7 @@ def test_a_person_marks_searches_labels_undoes_and_exports(page, served):
 def test_a_view_is_zoomed_moved_and_left_whole(page):
     whole = page.view()
     page.tab.click("label:has-text('zoom')")
-    page.drag(0.4, 0.6)
+    drag(page.tab, 0.4, 0.6)
     page.tab.wait_for_function(
         "w => document.querySelector('#signal .js-plotly-plot').layout.xaxis.range[0] != w",
         arg=whole[0],
@@ -198,15 +176,16 @@ def test_a_click_on_the_map_goes_to_that_window(page):
     page.tab.mouse.click(*place)
     page.tab.wait_for_selector("#similar .card")
     assert page.text("#marked") != "none"
+    page.tab.wait_for_selector("#map .shapelayer path", state="attached")  # and is ringed there
 
 
 def test_a_reload_loses_nothing_and_two_pages_agree(page):
-    page.drag(0.3, 0.4)
+    drag(page.tab, 0.3, 0.4)
     page.tab.wait_for_selector("#similar .card")
     page.call("wave")
     marked = page.text("#marked")
     page.tab.reload()
-    page.ready(page.tab)
+    wait_until_shown(page.tab)
     page.tab.wait_for_selector("#classes .class")
     assert page.text("#marked") == marked and "1 labels" in page.text("#counts")
     other = page.open()
@@ -220,7 +199,7 @@ def test_what_cannot_be_done_is_said_and_nothing_is_lost(page, served, monkeypat
     page.key("0")
     page.tab.wait_for_selector("#message.wrong")
     assert page.text("#message") == "mark a stretch first: drag over the recording"
-    page.drag(0.3, 0.4)
+    drag(page.tab, 0.3, 0.4)
     page.tab.wait_for_selector("#similar .card")
     page.call("wave")
 
@@ -252,8 +231,7 @@ def test_a_narrow_window_has_all_of_the_page_in_one_column(page):
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= 420 for box in boxes)
     assert boxes[0]["height"] > 300 and boxes[0]["width"] > 350
     assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes)
-    page.tab.evaluate("() => window.scrollTo(0, 0)")
-    page.drag(0.3, 0.4)
+    drag(page.tab, 0.3, 0.4)
     page.tab.wait_for_selector("#similar .card", state="attached")
 
 

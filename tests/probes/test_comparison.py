@@ -1,6 +1,5 @@
 """Whether pretraining pays: the same series, folds and head for all features, and honest errors."""
 
-import builtins
 import re
 
 import numpy as np
@@ -202,16 +201,6 @@ def test_minirocket_is_left_out_with_a_reason(monkeypatch):
         minirocket([np.zeros((8, 1))] * 3)
     found, left_out = comparison.baseline_features([np.zeros((8, 1))] * 3)
     assert list(found) == ["raw values"] and "too short" in left_out["MiniRocket"]
-    without = builtins.__import__
-
-    def no_aeon(name, *rest, **more):
-        if name.startswith("aeon"):
-            raise ImportError(name)
-        return without(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", no_aeon)
-    with pytest.raises(InputError, match=r"it needs aeon: pip install 'progmem\[data\]'"):
-        minirocket([np.zeros((60, 1))] * 3)
 
 
 @pytest.mark.slow

@@ -334,7 +334,9 @@ class TS2VecTask:
         shortest = int(rows.length.argmin())
         if rows.length[shortest] < SHORTEST_CROP:
             name = rows.describe(shortest)
-            raise InputError(f"{name} needs at least {SHORTEST_CROP} samples to be cropped, got 1")
+            raise InputError(
+                f"{name} needs at least {SHORTEST_CROP} samples to be cropped, got 1; leave it out"
+            )
         self.learner = to_device(AveragedLearner(encoder), device, cfg.train)
         self.rows, self.cfg, self.device = rows, cfg, device
         self.alike, self.sharpness = alike, sharpness

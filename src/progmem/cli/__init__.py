@@ -22,6 +22,8 @@ from progmem.names import printable
 MISUSE = (ArtifactError, ConfigError, InputError, ModelFolderError)
 TOO_MUCH = (MemoryError, RecursionError, OverflowError, UnicodeError)  # for Python, of some input
 
+LONGEST = 2000  # characters of a message, which may hold a name out of a file
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -44,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if args.debug:
                 traceback.print_exc()
             text, code = _told(error)
-            print(f"progmem: {printable(text)}", file=sys.stderr)
+            text = printable(text if len(text) < LONGEST else f"{text[:LONGEST]} …")
+            print(f"progmem: {text}", file=sys.stderr)
             return code
     return 0
 

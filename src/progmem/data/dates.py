@@ -177,10 +177,12 @@ def _days_off(index: "pd.DatetimeIndex") -> "pd.DatetimeIndex":
     """Working days that are missing, where dates are working days and pass over weekends."""
     import pandas as pd
 
-    days = pd.bdate_range(index[0], index[-1])
-    steps = index[1:] - index[:-1]
-    weekends = (index[:-1].dayofweek == 4) & (steps == pd.Timedelta(days=3))
-    return days.difference(index) if weekends.any() and index.isin(days).all() else days[:0]
+    local = index.tz_localize(None)
+    weekends = (local[:-1].dayofweek == 4) & (local[1:] - local[:-1] == pd.Timedelta(days=3))
+    if not weekends.any() or not ((local == local.normalize()) & (local.dayofweek < 5)).all():
+        return local[:0]
+    days = pd.date_range(local[0], local[-1], freq="D")
+    return days[days.dayofweek < 5].difference(local)
 
 
 def by_date(table: "pd.DataFrame", name: str) -> "pd.DataFrame":
@@ -210,7 +212,9 @@ def fill_gaps(table: "pd.DataFrame", name: str, limit: Any = None) -> tuple["pd.
     dated = isinstance(index, pd.DatetimeIndex)
     if dated and _step(index) is not None:
         return table, 0
-    if dated and len(_days_off(index)):
+    if dated and (days_off := len(_days_off(index))):
+        count = len(index) + days_off
+        guard.check_table(name, table, limit, rows=count, columns=1 + table.shape[1])
         whole: Any = pd.bdate_range(index[0], index[-1])
         return table.reindex(whole), len(whole) - len(table)
     ticks = index.asi8 if dated else np.asarray(index, dtype=np.float64)
@@ -227,8 +231,8 @@ def fill_gaps(table: "pd.DataFrame", name: str, limit: Any = None) -> tuple["pd.
     rows = int(rows) if np.isfinite(rows) else 2**62
     guard.check_table(name, table, limit, rows=rows, columns=1 + table.shape[1])
     places = np.concatenate([[0], np.cumsum(np.round(steps / usual))]).astype(np.int64)
-    count = np.arange(int(places[-1]) + 1)
-    whole = index[0] + pd.to_timedelta(count * usual, unit=index.unit) if dated else count * usual
+    every = np.arange(int(places[-1]) + 1)
+    whole = index[0] + pd.to_timedelta(every * usual, unit=index.unit) if dated else every * usual
     return table.set_axis(whole[places]).reindex(whole), len(whole) - len(table)
 
 

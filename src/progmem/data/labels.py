@@ -274,6 +274,8 @@ def _read_array(path: Path) -> np.ndarray:
     """The array of a .npy file, or the only one of a .npz file."""
     if path.suffix == ".npy":
         with path.open("rb") as stream:
+            guard.check_npy(stream, path.stat().st_size)
+            stream.seek(0)
             return np.asarray(np.load(stream, allow_pickle=False))
     arrays = guard.load_npz(path, None)
     if len(arrays) != 1:

@@ -266,12 +266,15 @@ def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
 def _read_npy(path: Path, name: str, options: ReadOptions) -> Split:
     options.refuse_columns("a .npy file")
     with path.open("rb") as stream:
-        head = stream.read(6)
-    if not head:
-        raise ValueError("No data left in file")
-    if head != b"\x93NUMPY":
-        text = "; it begins with text: is it a .csv file?" if head.isascii() else ""
-        raise ValueError(f"it does not begin as .npy files do{text}")
+        head = stream.read(len(guard.NPY))
+        if not head:
+            raise ValueError("No data left in file")
+        if head != guard.NPY and head.isascii():
+            raise ValueError(
+                "it does not begin as .npy files do; it begins with text: is it a .csv file?"
+            )
+        stream.seek(0)
+        guard.check_npy(stream, path.stat().st_size)
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
@@ -392,7 +395,9 @@ def _read_with_aeon(path: Path, name: str, options: ReadOptions) -> Split:
         raise InputError(f"a {kind_of(path)} file says itself what its axes are; leave layout out")
     import aeon.datasets as readers
 
-    guard.check_text(path, ",", options.limit, column=0)
+    guard.check_text(path, ",", options.limit, column=0)  # between samples
+    between_channels = ":" if kind_of(path) == ".ts" else "\\"
+    guard.check_text(path, between_channels, options.limit, whole=True)
     found: Any = checked(getattr(readers, AEON[kind_of(path)]), str(path))
     x, y = found if isinstance(found, tuple) else (found, None)
     if not len(x):

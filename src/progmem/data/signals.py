@@ -20,6 +20,10 @@ from progmem.data.recordings import Recording
 from progmem.data.tables import Split
 from progmem.errors import InputError
 
+FIXED_HEAD, RECORD_HEAD = 48, 256  # bytes of a miniSEED record that are the same in all; looked at
+MOST_BLOCKETTES = 16
+SAMPLE_BYTES = {0: 1, 1: 2, 3: 4, 4: 4, 5: 8, 10: 4 / 7, 11: 4 / 7}  # at least, by encoding
+
 
 class _Channel(NamedTuple):
     name: str
@@ -74,6 +78,7 @@ def read_miniseed(path: Path, name: str, options: ReadOptions) -> Split:
     _refuse_options(path, options)
     import obspy
 
+    _check_miniseed(path)
     stream = checked(obspy.read, str(path), format="MSEED")
     stations: dict[str, list[Any]] = {}
     for trace in stream:
@@ -138,6 +143,42 @@ def _check_wfdb(path: Path, header: Any, options: ReadOptions) -> None:
     size = sum(file.stat().st_size for file in beside)
     what = f"{header.sig_len} samples of {header.n_sig} channels"
     guard.check(str(path), samples * guard.CELL, options.limit, what, size=size)
+
+
+def _check_miniseed(path: Path) -> None:
+    """Refuse records that list more samples than they hold, which obspy would read beyond them."""
+    at, size = 0, path.stat().st_size
+    with path.open("rb") as stream:
+        while at < size:
+            stream.seek(at)
+            head = stream.read(RECORD_HEAD)
+            if len(head) < FIXED_HEAD or head[6:7] not in b"DRQM":
+                raise ValueError(f"there is no data record of miniSEED at byte {at}")
+            length, encoding = _record_form(head)
+            if not 128 <= length <= size - at:
+                raise ValueError(f"the record at byte {at} is cut off, or does not say its length")
+            samples, first = _two_bytes(head, 30), _two_bytes(head, 44)
+            if samples * SAMPLE_BYTES.get(encoding, 1) > length - first:
+                raise ValueError(f"the record at byte {at} lists {samples} samples, and has fewer")
+            at += length
+
+
+def _record_form(head: bytes) -> tuple[int, int]:
+    """How long a record is, and how encoded; zeros where no blockette says so."""
+    place = _two_bytes(head, 46)
+    for _ in range(MOST_BLOCKETTES):
+        if not FIXED_HEAD <= place <= len(head) - 8:
+            break
+        if _two_bytes(head, place) == 1000:
+            return 1 << min(head[place + 6], 31), head[place + 4]
+        place = _two_bytes(head, place + 2)
+    return 0, 0
+
+
+def _two_bytes(head: bytes, at: int) -> int:
+    """A number in a record, which begins by its lower byte where the year would make no sense."""
+    year = int.from_bytes(head[20:22], "big")
+    return int.from_bytes(head[at : at + 2], "big" if 1900 <= year <= 2500 else "little")
 
 
 def checked(read: Callable[..., Any], *args: Any, **options: Any) -> Any:

@@ -21,6 +21,7 @@ POINTS = 1500  # of a channel
 CELLS = 500  # of a ribbon
 MARGIN = 0.5  # of what is seen is drawn on each side too, so that a pan begins with something
 MAP_POINTS = 5000
+RINGS = 100  # around points of the map
 SHADES = 6  # of a class, by its probability
 RIBBON = 0.034  # height of a ribbon, as a part of the figure
 CLASSES = (
@@ -169,13 +170,13 @@ def map_figure(
     colours: Sequence[str],
     texts: Sequence[str],
     numbers: np.ndarray,
-    marked: np.ndarray,
+    rings: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
     """Windows on a plane (N, 2), each in the colour of its group (-1: none).
 
     Args:
         numbers: the number of each window, which a click on it tells.
-        marked: which of them are in the marked stretch (N,).
+        rings: around those in the marked stretch.
     """
     data = []
     for group in [-1, *range(len(names))]:
@@ -192,15 +193,20 @@ def map_figure(
                 "marker": {"size": 4, "color": colour, "opacity": 0.75},
             }
         )  # fmt: skip
-    data.append(
+    return {"data": data, "layout": {**_plane(), "shapes": list(rings)}}
+
+
+def rings(places: np.ndarray) -> list[dict[str, Any]]:
+    """Rings around some places (N, 2) of a map; a browser draws them without the points anew."""
+    places = places[:: -(-len(places) // RINGS) or 1]
+    return [
         {
-            "type": "scatter", "mode": "markers", "x": packed(places[marked, 0]),
-            "y": packed(places[marked, 1]), "customdata": numbers[marked].tolist(),
-            "name": "marked", "hoverinfo": "skip",
-            "marker": {"size": 10, "color": "rgba(0,0,0,0)", "line": {"width": 2, "color": MARK}},
+            "type": "circle", "xsizemode": "pixel", "ysizemode": "pixel", "xanchor": float(x),
+            "yanchor": float(y), "x0": -5, "x1": 5, "y0": -5, "y1": 5,
+            "line": {"width": 2, "color": MARK},
         }
-    )  # fmt: skip
-    return {"data": data, "layout": _plane()}
+        for x, y in places
+    ]  # fmt: skip
 
 
 def awaited_map() -> dict[str, Any]:

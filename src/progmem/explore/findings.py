@@ -172,23 +172,28 @@ class Findings:
 
     def map_figure(self, colour: str, stretch: Stretch | None) -> dict[str, Any]:
         """Windows on a plane, so many that it stays quick, those of ``stretch`` ringed."""
-        plane = self._asked(("map", ""), lambda: np.asarray(explore.map(self.idx)), wait=False)
+        plane = self._plane()
         if plane is None:
             return figures.awaited_map()
         rows = np.arange(0, len(plane), -(-len(plane) // figures.MAP_POINTS))
-        here = np.empty(0, dtype=np.int64)
-        if stretch is not None:
-            covered = self.idx.covered(*stretch)
-            first = self.idx.rows(stretch.recording).start
-            here = np.arange(first + covered.start, first + covered.stop)
-            rows = np.union1d(rows, here[:: -(-len(here) // figures.MAP_POINTS)])
         groups, names, colours = self._groups(colour)
         rows = rows[np.isfinite(plane[rows, 0])]  # a gap has no place
         number = np.searchsorted(self.idx.starts, rows, side="right") - 1
         return figures.map_figure(
             plane[rows], groups[rows], names=names, colours=colours,
-            texts=[self.names[i] for i in number], numbers=rows, marked=np.isin(rows, here),
+            texts=[self.names[i] for i in number], numbers=rows, rings=self.rings(stretch),
         )  # fmt: skip
+
+    def rings(self, stretch: Stretch | None) -> list[dict[str, Any]]:
+        """Where the windows of a stretch are on the map, as soon as there is one."""
+        plane = self._plane()
+        if plane is None or stretch is None:
+            return []
+        here = plane[self.idx.rows(stretch.recording)][self.idx.covered(*stretch)]
+        return figures.rings(here[np.isfinite(here[:, 0])])
+
+    def _plane(self) -> np.ndarray | None:
+        return self._asked(("map", ""), lambda: np.asarray(explore.map(self.idx)), wait=False)
 
     def _groups(self, colour: str) -> tuple[np.ndarray, Sequence[str], Sequence[str]]:
         """A group for every window (-1: none), the groups' names and colours."""

@@ -18,7 +18,7 @@ from progmem.data.labels import label_series
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.explore.folder import Index
-from progmem.explore.stretches import means_around
+from progmem.explore.stretches import moving_means
 
 WIDEST = 15  # windows that describe one
 OF_EACH = 20  # windows of a stretch that are learnt from
@@ -76,15 +76,17 @@ def classify(idx: Index, labels: Iterable[Sequence[object]]) -> Predictions:
         )
     covered = [idx.covered(*one[:3]) for one in known]
     m = width_of(covered)
-    around = {name: means_around(idx, name, m) for name in idx.names}
     x, group = _examples(idx, known, covered, m)
     y = np.eye(len(classes))[number][group]
     weight = 1 / np.bincount(group)[group]  # a stretch counts once, however long it is
     head = _fit(x, y, group, weight)
     found = {}
     for name in idx.names:
-        probability = head.probabilities(around[name])
-        probability[~idx.observed(name)] = np.nan
+        observed = idx.observed(name)
+        # the mean of what windows score is what their mean scores, with far fewer numbers
+        scores = moving_means(idx.vectors(name) @ head.weight.astype(np.float32), observed, m)
+        probability = head.probabilities(scores)
+        probability[~observed] = np.nan
         found[name] = probability
     return Predictions(tuple(map(str, classes)), found)
 
@@ -144,8 +146,9 @@ class _Head(NamedTuple):
     intercept: np.ndarray  # (K,)
     sharpness: float
 
-    def probabilities(self, x: np.ndarray) -> np.ndarray:
-        return _softmax(self.sharpness * (x @ self.weight + self.intercept))
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Those of classes, from what vectors score without the intercept, (n, K) both."""
+        return _softmax(self.sharpness * (scores + self.intercept))
 
 
 def _fit(x: np.ndarray, y: np.ndarray, group: np.ndarray, weight: np.ndarray) -> _Head:

@@ -9,7 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update, set_props
+from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 
 from progmem.errors import ArtifactError, InputError
@@ -273,13 +273,26 @@ def _draws(app: Dash, findings: Findings) -> None:
 
     @app.callback(
         Output("map", "figure"),
-        Input("stretch", "data"),
         Input("revision", "data"),
         Input("colour", "value"),
+        State("place", "data"),
     )
     @_told
-    def draw_map(kept: Any, _: int, colour: str) -> Any:
-        return findings.map_figure(colour, None if kept is None else Stretch(*kept))
+    def draw_map(_: int, colour: str, kept: Any) -> Any:
+        place = Place.of(kept, findings.lengths)
+        return findings.map_figure(colour, findings.stretch(place))
+
+    @app.callback(
+        Output("map", "figure", allow_duplicate=True),
+        Input("stretch", "data"),
+        prevent_initial_call=True,
+    )
+    @_told
+    def ring(kept: Any) -> Any:
+        """What is marked, on the map that is there; its points are not drawn anew."""
+        change = Patch()
+        change["layout"]["shapes"] = findings.rings(None if kept is None else Stretch(*kept))
+        return change
 
 
 def _card(findings: Findings, match: Any, channels: list[int]) -> Any:

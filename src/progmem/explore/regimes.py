@@ -106,7 +106,10 @@ def _of_unit(x: np.ndarray) -> np.ndarray:
 
 def _boundaries(x: np.ndarray, count: int | None, penalty: float) -> np.ndarray:
     """Where segments of x (n, F) end, the last one at n."""
-    import ruptures
+    try:
+        import ruptures
+    except ImportError as error:
+        raise InputError("regimes need ruptures: pip install 'progmem[explore]'") from error
 
     n = len(x)
     if n < 2 * SHORTEST or count == 1 or (count is None and not x.any()):

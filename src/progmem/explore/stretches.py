@@ -25,10 +25,14 @@ def means_around(idx: Index, recording: str, m: int = STRETCH) -> np.ndarray:
 
     At the ends of the recording and beside gaps it is of fewer windows, without any it is 0.
     """
-    vectors, observed = idx.vectors(recording), idx.observed(recording)
-    row = np.arange(len(vectors))
-    first, end = (row - (m - 1) // 2).clip(0), (row + m // 2 + 1).clip(max=len(vectors))
-    total = np.concatenate([np.zeros((1, vectors.shape[1])), np.cumsum(vectors, 0, np.float64)])
+    return moving_means(idx.vectors(recording), idx.observed(recording), m)
+
+
+def moving_means(x: np.ndarray, observed: np.ndarray, m: int) -> np.ndarray:
+    """`means_around` of any numbers of windows (n, V), which are 0 where nothing is observed."""
+    row = np.arange(len(x))
+    first, end = (row - (m - 1) // 2).clip(0), (row + m // 2 + 1).clip(max=len(x))
+    total = np.concatenate([np.zeros((1, x.shape[1])), np.cumsum(x, 0, np.float64)])
     count = np.append(0, np.cumsum(observed))
     number = (count[end] - count[first]).clip(1)
     return ((total[end] - total[first]) / number[:, None]).astype(np.float32)

@@ -1,0 +1,219 @@
+"""How long the page of ``progmem explore`` lets a person wait, measured in a browser.
+
+    python -m benchmarks.explore_page        # writes results/explore_page/cpu.json
+
+Recordings of a million and of ten million samples, three channels, 100,000 windows each, in a few
+kinds that take turns. The vectors of windows are drawn at random around one for each kind: what
+the page does with them takes as long as with those of a model, which need not be waited for here.
+A time is that from the mouse button or the key to the changed figure, the browser's part included.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.browser import chromium, drag, wait_until_shown
+from progmem import explore
+from progmem.data.recordings import ChannelInfo, Recording
+from progmem.explore.axes import Axes
+from progmem.explore.findings import Findings
+from progmem.explore.page import make_app
+from progmem.explore.server import serving
+from progmem.explore.session import Session
+from progmem.report import record
+from progmem.report.tables import markdown
+
+SAMPLES = (1_000_000, 10_000_000)
+WINDOWS, VECTOR, KINDS, CHANNELS, RATE = 100_000, 128, 6, 3, 100.0
+STAY = 300  # windows of one kind on end, on average
+BOUNDS = {"first view": 3.0, "pan": 0.5, "search": 0.2, "refit": 1.0}  # seconds
+SIZE = {"width": 1280, "height": 800}
+WATCHED = """() => {
+  for (const name of ["pointerup", "keydown"])
+    document.addEventListener(name, () => { window.began = performance.now(); }, true);
+  window.drawn = () => document.querySelector("#signal .js-plotly-plot").data;
+  window.card = () => document.querySelector("#similar .card img");
+  window.changed = (what) => new Promise((done) => {
+    const tell = () => done(performance.now() - window.began);
+    const look = () => requestAnimationFrame(what() && what() !== window.former ? tell : look);
+    look();
+  });
+}"""
+
+
+def made_recording(samples: int, windows: int, folder: Path) -> tuple[explore.Index, Recording]:
+    """A recording whose kinds of movement take turns, and its index."""
+    rng = np.random.default_rng(0)
+    h = samples // windows
+    turns = rng.geometric(1 / STAY, size=windows // 10)
+    kind = np.repeat(rng.integers(KINDS, size=len(turns)), turns)[:windows]
+    kind = np.resize(kind, windows)
+    vectors = rng.normal(size=(KINDS, VECTOR))[kind] + rng.normal(size=(windows, VECTOR))
+    np.save(folder / "vectors.npy", vectors.astype(np.float32))
+    period = np.repeat(20.0 * 2.0 ** np.arange(KINDS)[kind], h)
+    phase = np.cumsum(2 * np.pi / period)
+    values = np.stack([np.sin(phase + i) for i in range(CHANNELS)], axis=1).astype(np.float32)
+    values += 0.2 * rng.standard_normal(values.shape, dtype=np.float32)
+    by_window = values.reshape(windows, h, CHANNELS)
+    idx = explore.Index(
+        folder=folder, names=["made"], lengths=[samples], window=h, starts=np.array([0, windows]),
+        all_vectors=np.load(folder / "vectors.npy", mmap_mode="r"),
+        channel_values=np.stack([by_window.mean(1), by_window.std(1)], axis=1),
+        channels=ChannelInfo(("x", "y", "z"), (), RATE), calendars=[None],
+        axes=Axes(*(torch.zeros(1, dtype=torch.float64),) * 3), sha256="",
+    )  # fmt: skip
+    return idx, Recording("made", values, columns=("x", "y", "z"), rate=RATE)
+
+
+def measure(samples: int, windows: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of everything that a person waits for, ``repeats`` times each."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        idx, recording = made_recording(samples, windows, folder)
+        with (
+            Session(folder / "out") as session,
+            closing(Findings(idx, [recording], session)) as findings,
+            serving(make_app(findings, folder), 0) as address,
+            chromium() as browser,
+        ):
+            findings.begin()
+            first = [_first_view(browser, address) for _ in range(repeats)]
+            tab = browser.new_page(viewport=SIZE)
+            tab.goto(address)
+            wait_until_shown(tab)
+            tab.evaluate(WATCHED)
+            found = {
+                "first view": first,
+                "pan": _pans(tab, repeats),
+                "search on the page": _searches(tab, repeats),
+                "refit": _labels(tab, repeats),
+            }
+        middle = samples // 2
+        stretch = ("made", middle, middle + 10 * idx.window)
+        known = [
+            ("made", i * 40 * idx.window, (i * 40 + 10) * idx.window, f"kind {i % 3}")
+            for i in range(30)
+        ]
+        found["search"] = _seconds(lambda: explore.search(idx, *stretch), repeats)
+        found["refit alone"] = _seconds(lambda: explore.classify(idx, known), repeats)
+        return found
+
+
+def _seconds(call: Callable[[], Any], repeats: int) -> list[float]:
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _first_view(browser: Any, address: str) -> float:
+    """From the address to channels above ribbons, in a browser that has kept nothing."""
+    context = browser.new_context(viewport=SIZE)
+    tab = context.new_page()
+    start = time.perf_counter()
+    tab.goto(address)
+    tab.wait_for_selector("#signal .heatmaplayer image", state="attached", timeout=60_000)
+    seconds = time.perf_counter() - start
+    context.close()
+    return seconds
+
+
+def _redrawn(tab: Any, act: Callable[[], Any], what: str = "drawn") -> float:
+    """Seconds from what a person does to what has changed."""
+    tab.evaluate(f"window.former = {what}()")
+    act()
+    seconds: float = tab.evaluate(f"changed({what})") / 1000
+    tab.wait_for_timeout(1500)  # for news, so that the next one is not mixed up with them
+    return seconds
+
+
+def _pans(tab: Any, repeats: int) -> list[float]:
+    tab.click("label:has-text('zoom')")
+    _redrawn(tab, lambda: drag(tab, 0.4, 0.5))
+    tab.click("label:has-text('move')")
+    tab.wait_for_timeout(1500)
+    ways = [(0.7, 0.4), (0.3, 0.6)]
+    found = [_redrawn(tab, partial(drag, tab, *ways[i % 2])) for i in range(repeats)]
+    tab.click("label:has-text('mark')")
+    tab.wait_for_timeout(1500)
+    return found
+
+
+def _searches(tab: Any, repeats: int) -> list[float]:
+    found = []
+    for i in range(repeats):
+        start = 0.1 + 0.8 * i / repeats
+        found.append(_redrawn(tab, partial(drag, tab, start, start + 0.05), "card"))
+    return found
+
+
+def _labels(tab: Any, repeats: int) -> list[float]:
+    """From the key that gives a stretch its label to the changed ribbon of predictions."""
+    for i, name in enumerate(("one", "other")):
+        drag(tab, 0.1 + 0.3 * i, 0.13 + 0.3 * i)
+        tab.wait_for_timeout(1000)
+        tab.fill("#name", name)
+        tab.press("#name", "Enter")
+        tab.wait_for_timeout(3000)
+    found = []
+    for i in range(repeats):
+        drag(tab, 0.5 + 0.4 * i / repeats, 0.52 + 0.4 * i / repeats)
+        tab.evaluate("document.activeElement.blur()")
+        tab.wait_for_timeout(2000)
+        found.append(_redrawn(tab, partial(tab.keyboard.press, str(i % 2 + 1))))
+    return found
+
+
+def explore_page_table(results: list[dict[str, Any]]) -> str:
+    """What a person waits for beside its bound, the best of several and their median."""
+    lines = []
+    for row in results[0]["rows"]:
+        bound = BOUNDS.get(row["what"])
+        best = min(row["seconds"])
+        said = "" if bound is None else "reached" if best <= bound else "missed"
+        lines.append([
+            f"{row['samples']:,}", row["what"], "-" if bound is None else f"{bound:g} s",
+            f"{best:.2f} s", f"{median(row['seconds']):.2f} s", said,
+        ])  # fmt: skip
+    header = ["samples", "what", "bound", "best", "median", ""]
+    return markdown(header, lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=7, help="of each, of which the best")
+    parser.add_argument("--samples", type=int, nargs="+", default=SAMPLES)
+    parser.add_argument("--windows", type=int, default=WINDOWS)
+    parser.add_argument("--commit", help="where there is no repository to ask")
+    parser.add_argument("--out", type=Path, default=record.RESULTS)
+    chosen = parser.parse_args()
+    rows = [
+        {"samples": samples, "what": what, "seconds": seconds}
+        for samples in chosen.samples
+        for what, seconds in measure(samples, chosen.windows, chosen.repeats).items()
+    ]
+    with chromium() as browser:
+        version = browser.version
+    config = {"windows": chosen.windows, "numbers of a vector": VECTOR, "channels": CHANNELS,
+              "size": SIZE, "chromium": version}  # fmt: skip
+    result = {**record.environment("cpu", chosen.commit), "config": config, "seeds": [0],
+              "repeats": chosen.repeats, "rows": rows}  # fmt: skip
+    path = record.save("explore_page", "cpu", result, folder=chosen.out)
+    print(f"written: {path}\n\n{explore_page_table([result])}")
+
+
+if __name__ == "__main__":
+    main()

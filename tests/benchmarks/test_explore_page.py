@@ -1,0 +1,31 @@
+"""The benchmark of the page: what it makes is as it says, and a missed bound is said to be one."""
+
+import numpy as np
+
+from benchmarks import explore_page
+from progmem import explore
+
+
+def test_a_made_recording_has_an_index_that_finds_its_kinds(tmp_path):
+    idx, recording = explore_page.made_recording(60_000, 6000, tmp_path)
+    assert len(idx) == 6000 and recording.values.shape == (60_000, 3)
+    spans = idx.windows("made")
+    np.testing.assert_array_equal(spans[:, 1] - spans[:, 0], 10)
+    low = idx.vectors("made").mean(1)
+    states = explore.states(idx, explore_page.KINDS).labels["made"]
+    assert low[states == 0].std() < low.std()
+    assert explore.search(idx, "made", 500, 700, k=2)[0].end > 0
+
+
+def test_the_table_says_what_is_reached_and_what_is_missed():
+    rows = [
+        {"samples": 1000, "what": "pan", "seconds": [0.7, 0.4, 0.6]},
+        {"samples": 1000, "what": "refit", "seconds": [1.2, 1.4]},
+        {"samples": 1000, "what": "search on the page", "seconds": [0.5]},
+    ]
+    _, _, *lines = explore_page.explore_page_table([{"rows": rows}]).splitlines()
+    assert lines == [
+        "| 1,000 | pan | 0.5 s | 0.40 s | 0.60 s | reached |",
+        "| 1,000 | refit | 1 s | 1.20 s | 1.30 s | missed |",
+        "| 1,000 | search on the page | - | 0.50 s | 0.50 s |  |",
+    ]
