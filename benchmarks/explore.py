@@ -5,7 +5,7 @@
 Splices and recordings of the built-in sample and of HAR; all that is asked is of people who are
 held out, and what other methods need chosen is chosen on people the model was trained on. The
 model is `tiny`, trained without labels on a CPU (minutes for each set), and kept in DIR with the
-indices. Writes results/explore/<part>.json for every part that is named.
+indices. Writes results/explore/<part>-<set>.json.
 """
 
 import argparse
@@ -84,14 +84,19 @@ CONFIG: dict[str, dict[str, Any]] = {
 
 
 def explore_table(results: list[Result]) -> str:
-    """One table a part, in the order of the files' names."""
-    return "\n\n".join(RENDER[result["part"]](result) for result in results)
+    """One table a part, of the rows of all its files."""
+    tables = []
+    for part, table in RENDER.items():
+        rows = [row for result in results if result["part"] == part for row in result["rows"]]
+        if rows:
+            tables.append(table(rows))
+    return "\n\n".join(tables)
 
 
-def boundaries_table(result: Result) -> str:
+def boundaries_table(rows: list[Result]) -> str:
     """F1 of boundaries by method, with their number known or not."""
     cells: dict[str, dict[tuple[str, bool], str]] = {}
-    for row in result["rows"]:
+    for row in rows:
         scores = cells.setdefault(row["method"], {})
         scores[row["set"], row["number_known"]] = f"{np.mean(row['f1']):.3f}"
     columns = [(name, known) for name in SPLICES for known in (True, False)]
@@ -101,35 +106,37 @@ def boundaries_table(result: Result) -> str:
     return markdown(header, lines)
 
 
-def search_table(result: Result) -> str:
+def search_table(rows: list[Result]) -> str:
     """Share of the five nearest that are alike."""
     cells: dict[str, dict[str, str]] = {}
-    for row in result["rows"]:
+    for row in rows:
         shares = np.array(row["precision"])
         error = shares.std(ddof=1) / len(shares) ** 0.5
         cells.setdefault(row["method"], {})[row["set"]] = f"{shares.mean():.3f} ± {error:.3f}"
     return markdown(["method", *QUERIES], [[m, *found.values()] for m, found in cells.items()])
 
 
-def labels_table(result: Result) -> str:
+def labels_table(rows: list[Result]) -> str:
     """Labels that are needed, and accuracy with some."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for row in rows:
+        groups.setdefault((row["set"], row["method"]), []).append(row)
     lines = []
-    most = result["config"]["most"]
-    for name in QUERIES:
-        for method in ("suggest", "at random"):
-            rows = [r for r in result["rows"] if (r["set"], r["method"]) == (name, method)]
-            needed = np.array([r["needed"] or most for r in rows], dtype=float)
-            missed = sum(r["needed"] is None for r in rows)
-            cell = mean_and_sd(needed, 1) + (f", {missed} never" if missed else "")
-            full = mean_and_sd(100 * np.array([r["full"] for r in rows]), 1)
-            lines.append([name, method, cell, full])
+    for key, found in groups.items():
+        needed = np.array([row["needed"] or explore_labels.MOST for row in found], dtype=float)
+        missed = sum(row["needed"] is None for row in found)
+        cell = mean_and_sd(needed, 1) + (
+            f", {missed} of {len(found)} not by then" if missed else ""
+        )
+        full = mean_and_sd(100 * np.array([row["full"] for row in found]), 1)
+        lines.append([*key, cell, full])
     return markdown(["set", "stretches", "labels needed", "accuracy with all labels, %"], lines)
 
 
-def series_table(result: Result) -> str:
+def series_table(rows: list[Result]) -> str:
     """Boundaries and anomalies of the series of aeon."""
     lines = []
-    for row in result["rows"]:
+    for row in rows:
         if "auc" in row:
             told = f"AUC {row['auc']:.3f}, highest {'at' if row['hit'] else 'not at'} an anomaly"
         else:
@@ -138,7 +145,7 @@ def series_table(result: Result) -> str:
     return markdown(["series", "method", "result"], lines)
 
 
-RENDER: dict[str, Callable[[Result], str]] = {
+RENDER: dict[str, Callable[[list[Result]], str]] = {
     "boundaries": boundaries_table,
     "labels": labels_table,
     "search": search_table,
@@ -146,27 +153,30 @@ RENDER: dict[str, Callable[[Result], str]] = {
 }
 
 
+def measure(part: str, name: str, work: Path, data_dir: Path | None) -> list[Result]:
+    """The rows of one part of one set."""
+    if part == "series":
+        return explore_series.compare(name, work)
+    archive = sample_archive() if name == "sample" else har_archive(data_dir)
+    found = PARTS[part](archive, archive.trained_model(work), work)
+    return [{"set": name, **row} for row in found]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=RENDER)
+    parser.add_argument("--sets", nargs="+", help="by default all of a part")
     parser.add_argument("--work", type=Path, required=True, help="folder of models and indices")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
     for part in chosen.parts:
-        rows: list[dict[str, Any]] = []
-        if part == "series":
-            rows = explore_series.compare(chosen.work)
-        else:
-            for archive in (sample_archive(), har_archive(chosen.data_dir)):
-                print(f"{part}, {archive.name}", flush=True)
-                model = archive.trained_model(chosen.work)
-                found = PARTS[part](archive, model, chosen.work)
-                rows += [{"set": archive.name, **row} for row in found]
-        result = {"part": part, "config": CONFIG[part], "seeds": [0], **record.environment(),
-                  "rows": rows}  # fmt: skip
-        print(f"written: {record.save('explore', part, result, folder=chosen.out)}\n")
-        print(RENDER[part](result))
+        for name in chosen.sets or (explore_series.SERIES if part == "series" else SPLICES):
+            rows = measure(part, name, chosen.work, chosen.data_dir)
+            result = {"part": part, "config": CONFIG[part], "seeds": [0], **record.environment(),
+                      "rows": rows}  # fmt: skip
+            path = record.save("explore", f"{part}-{name}", result, folder=chosen.out)
+            print(f"written: {path}\n\n{RENDER[part](rows)}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import ruptures
 
 from benchmarks.explore_archives import Known
 from progmem import explore
@@ -62,6 +61,8 @@ def by_ruptures(
     x: np.ndarray, starts: np.ndarray, shortest: int, *, count: int | None, kernel: str, pen: float
 ) -> list[int]:
     """Change points of rows of x (n, V), which begin at samples ``starts``."""
+    import ruptures
+
     search: Any = ruptures.KernelCPD(kernel=kernel, min_size=shortest).fit(x)
     # a linear kernel is in units of the values, which vary by 1 each
     least = pen * (x.shape[1] if kernel == "linear" else 1)
