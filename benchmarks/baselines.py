@@ -5,11 +5,11 @@
 
 Each method is trained without labels on the training rows of a set with its published settings, as
 `progmem pretrain SET encoder.name=METHOD` trains it, and classifies the official test rows with 1 %
-and 5 % of the labels, five draws of them. It does so in two ways: its published features by an SVM,
-as the paper compares methods, and by the features and the head that this library has for every
-encoder. Published features are the sequence vector or, of a CNN, all tokens in a row. Values and
-MiniRocket have one kind of features. Encoders in PMT's frame are trained by the default recipe, of
-which the size depends on the device.
+and 5 % of the labels, five draws of them. It does so in two ways: by its published features and an
+SVM, linear as the paper's or RBF as that of TS2Vec and SoftCLT, and by the features and the head
+that this library has for every encoder. Published features are the sequence vector or, of a CNN,
+all tokens in a row. Values and MiniRocket have one kind of features. Encoders in PMT's frame are
+trained by the default recipe, of which the size depends on the device.
 
 A row is a set, a method and a training seed. Its process writes results/baselines/<row>.json, and a
 training that was broken off goes on. ``--steps`` trains all methods for so many updates, and
@@ -111,7 +111,7 @@ def fit(row: str, data: LabelledSet, chosen: argparse.Namespace) -> Fitted:
         published, ours, seconds, began = [], [], 0.0, time.perf_counter()
         for z, series in encode_batches(encoder, x.transpose(0, 2, 1)):
             of_cnn = isinstance(getattr(encoder, "network", None), CNN)
-            published.append((z.tokens.flatten(1) if of_cnn else z.sequence).cpu().numpy())
+            published.append((z.tokens.flatten(1) if of_cnn else z.sequence).float().cpu().numpy())
             seconds += time.perf_counter() - began
             ours.append(all_scales(z, padded(series), stats).float().cpu().numpy())
             began = time.perf_counter()

@@ -40,7 +40,7 @@ def test_a_prediction_and_its_errors_are_those_of_plain_loops():
     forecaster = fitted(values, quantiles=[0.5])
     found = forecaster.predict(3)
     mean, scale = values[:END].mean(0), values[:END].std(0)
-    one = forecaster.series[""]
+    one = forecaster.series_[""]
     x, scaled = one.data.x[0], (values - mean) / scale
 
     def known(times, c):  # the newest sample is the token of this encoder
@@ -95,7 +95,7 @@ def test_the_last_part_decides_nothing():
     other = fitted(changed)
     ours, theirs = (f.estimate(3).iloc[0] for f in (first, other))
     assert (ours["used"], ours["why"]) == (theirs["used"], theirs["why"])
-    alphas = [f.series[""].fitted[3].columns[0].ridge.alpha for f in (first, other)]
+    alphas = [f.series_[""].fitted[3].columns[0].ridge.alpha for f in (first, other)]
     assert alphas[0] == alphas[1] and ours["forecast"] < theirs["forecast"]
 
 
@@ -130,7 +130,7 @@ def test_a_context_that_nobody_gave_suits_the_series():
     def context(count, step):
         dates = pd.date_range("2024-01-01", periods=count, freq=step)
         made = progmem.PMTForecaster(LastValues())
-        return made.fit(daily_waves(count), dates).series[""].context
+        return made.fit(daily_waves(count), dates).series_[""].context
 
     assert context(1500, "h") == 200 and context(2000, "5min") == 288 and context(100, "h") == 20
 
@@ -171,7 +171,7 @@ def test_a_column_that_never_varied_is_not_scaled_by_a_rounding():
     values = np.full(T, 0.1)
     values[-1] = 0.2
     forecaster = fitted(values)
-    one = forecaster.series[""]
+    one = forecaster.series_[""]
     assert one.scale.tolist() == [1.0] and one.mean != 0.1
     assert forecaster.estimate(1)["repeat last"].item() == pytest.approx(0.01 / 59)
     assert forecaster.predict(2)["value"].to_numpy() == pytest.approx(0.1, abs=0.01)
@@ -191,7 +191,7 @@ def test_a_model_without_covariates_sees_the_columns_alone():
     for channels in (1, 8):
         model = small_model(channels)
         forecaster = progmem.PMTForecaster(model, context=P).fit(values[:, 0], hours(T))
-        one = forecaster.series[""]
+        one = forecaster.series_[""]
         assert one.data.x.shape[2] == channels
         there = one.known.features.observed
         assert int((~there).sum()) == (1 if channels == 1 else 0)  # a date is always observed
@@ -270,7 +270,7 @@ def test_a_fit_that_is_refused_changes_nothing():
     expected = forecaster.predict(3)
     with pytest.raises(InputError, match="no value in the training part"):
         forecaster.fit(np.full((T, 2), np.nan), hours(T, "2030-01-01"))
-    forecaster.encoder.encode = lambda x: 1 / 0
+    forecaster.encoder_.encode = lambda x: 1 / 0
     with pytest.raises(ZeroDivisionError):
         forecaster.fit(daily_waves(T, 2), hours(T, "2030-01-01"))
     pd.testing.assert_frame_equal(forecaster.predict(3), expected)

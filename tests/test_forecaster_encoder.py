@@ -8,6 +8,8 @@ import pytest
 import torch
 from estimator_setup import TINY, assert_same_weights
 from forecast_setup import daily_waves, hours, small_model
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import progmem
 from progmem import ConfigError, InputError, ModelFolderError
@@ -40,7 +42,7 @@ def test_it_needs_nothing_but_a_series_and_beats_the_newest_value():
     assert found.index[0] == table.index[-1] + pd.Timedelta(hours=1) and len(found) == 12
     errors = forecaster.estimate(12).loc["0"]
     assert errors["forecast"] < 0.5 * errors["repeat last"]
-    assert isinstance(forecaster.encoder, progmem.PMT) and forecaster.encoder.cfg.channels == 1
+    assert isinstance(forecaster.encoder_, progmem.PMT) and forecaster.encoder_.cfg.channels == 1
 
 
 @pytest.mark.slow
@@ -50,10 +52,10 @@ def test_a_fit_depends_on_settings_and_series_alone_and_leaves_random_numbers_al
     torch.manual_seed(5)
     again = quick().fit(noisy(2))
     assert torch.equal(torch.rand(3), expected)
-    assert_same_weights(again.encoder, fitted.encoder)
+    assert_same_weights(again.encoder_, fitted.encoder_)
     pd.testing.assert_frame_equal(again.predict(6), fitted.predict(6))
-    other = quick(seed=1).fit(noisy(2)).encoder
-    weight = fitted.encoder.tokenizer.conv.weight
+    other = quick(seed=1).fit(noisy(2)).encoder_
+    weight = fitted.encoder_.tokenizer.conv.weight
     assert not torch.equal(other.tokenizer.conv.weight, weight)
     assert capsys.readouterr() == ("", "")
     assert quick(verbose=True).fit(noisy(2)) and "step 2/2" in capsys.readouterr().out
@@ -63,18 +65,18 @@ def test_the_encoder_knows_the_training_part_alone(fitted):
     table = noisy(2)
     table.iloc[240:] *= 7.0
     other = quick().fit(table)
-    assert_same_weights(other.encoder, fitted.encoder)
+    assert_same_weights(other.encoder_, fitted.encoder_)
     table.iloc[239] *= 7.0
-    assert not torch.equal(quick().fit(table).encoder.stats.scale, fitted.encoder.stats.scale)
+    assert not torch.equal(quick().fit(table).encoder_.stats.scale, fitted.encoder_.stats.scale)
 
 
 @pytest.mark.slow
 def test_a_second_fit_trains_anew_and_a_given_encoder_is_left_as_it_is(fitted):
     forecaster = quick().fit(noisy(1))
-    assert_same_weights(forecaster.fit(noisy(2)).encoder, fitted.encoder)
+    assert_same_weights(forecaster.fit(noisy(2)).encoder_, fitted.encoder_)
     model = small_model(2)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert progmem.PMTForecaster(model, context=30).fit(noisy(2)).encoder is model
+    assert progmem.PMTForecaster(model, context=30).fit(noisy(2)).encoder_ is model
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -85,7 +87,7 @@ def test_it_is_kept_in_a_folder_with_its_encoder(fitted, tmp_path):
     assert sorted(p.name for p in (tmp_path / "kept").iterdir()) == [
         "forecaster.safetensors", "model",
     ]  # fmt: skip
-    for encoder in (None, fitted.encoder):
+    for encoder in (None, fitted.encoder_):
         again = progmem.PMTForecaster.load(tmp_path / "kept", encoder)
         pd.testing.assert_frame_equal(again.predict(6, table), expected)
     own = progmem.PMTForecaster.load(tmp_path / "kept")
@@ -96,7 +98,7 @@ def test_it_is_kept_in_a_folder_with_its_encoder(fitted, tmp_path):
     with pytest.raises(InputError, match="is a folder; name the file to write"):
         again.save(tmp_path / "kept")
     again.fit(table)  # with the encoder it has
-    assert_same_weights(again.encoder, fitted.encoder)
+    assert_same_weights(again.encoder_, fitted.encoder_)
     again.predict(6)
     again.save(tmp_path / "file")  # that encoder counts as given
     with pytest.raises(InputError, match="was kept without its encoder; give the one"):
@@ -111,7 +113,7 @@ def test_it_is_kept_in_a_folder_with_its_encoder(fitted, tmp_path):
     other.predict(6)
     other.save(tmp_path / "kept")
     with pytest.raises(InputError, match="was fitted on the features of another model"):
-        progmem.PMTForecaster.load(tmp_path / "kept", fitted.encoder)
+        progmem.PMTForecaster.load(tmp_path / "kept", fitted.encoder_)
 
 
 def test_a_series_without_dates_is_predicted_by_the_numbers_of_its_samples():
@@ -123,7 +125,7 @@ def test_a_series_without_dates_is_predicted_by_the_numbers_of_its_samples():
     assert newer.index.tolist() == [T + 5, T + 6, T + 7]
     with pytest.raises(InputError, match="steps of 0 days 01:00:00; the forecaster was fitted on"):
         forecaster.predict(3, values, hours(T))
-    dated = progmem.PMTForecaster(forecaster.encoder, context=48).fit(values, hours(T))
+    dated = progmem.PMTForecaster(forecaster.encoder_, context=48).fit(values, hours(T))
     np.testing.assert_array_equal(dated.predict(3), found)  # dates change nothing but the index
 
 
@@ -179,3 +181,25 @@ def test_short_series_do_too(samples, context):
     values = np.random.default_rng(0).normal(size=samples).cumsum()
     forecaster = progmem.PMTForecaster(context=context, settings=QUICK)
     assert len(forecaster.fit(values, hours(samples)).predict(1)) == 1
+
+
+# The others of scikit-learn's checks call fit(X, y) and predict(X), which suits no forecaster.
+CHECKS = {
+    "check_do_not_raise_errors_in_init_or_set_params", "check_estimator_cloneable",
+    "check_estimator_repr", "check_estimator_tags_renamed", "check_get_params_invariance",
+    "check_mixin_order", "check_no_attributes_set_in_init",
+    "check_parameters_default_constructible", "check_set_params", "check_valid_tag_types",
+}  # fmt: skip
+
+
+def test_scikit_learns_checks_of_parameters_hold(fitted):
+    held = set()
+    for estimator, check in estimator_checks_generator(progmem.PMTForecaster()):
+        if check.func.__name__ in CHECKS:
+            check(estimator)
+            held.add(check.func.__name__)
+    assert held == CHECKS
+    again = clone(fitted)
+    assert again.get_params() == fitted.get_params() and again.encoder is None
+    with pytest.raises(InputError, match="call fit"):
+        again.predict(3)

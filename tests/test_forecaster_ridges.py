@@ -157,7 +157,7 @@ def test_the_part_before_the_last_chooses_what_stands_for_missing_values(kind):
     forecaster = progmem.PMTForecaster(LastValues(), context=10).fit(values, hours(600))
     forecaster.estimate(4)
     expected = "newest" if kind == "walk" else "mean"
-    assert forecaster.series[""].fitted[4].columns[0].gaps == expected
+    assert forecaster.series_[""].fitted[4].columns[0].gaps == expected
 
 
 class Future:
@@ -180,6 +180,6 @@ def test_an_encoder_that_helps_is_used_and_one_that_does_not_is_not():
         forecaster = progmem.PMTForecaster(encoder, context=10).fit(values, hours(600))
         found = forecaster.estimate(1).iloc[0]
         assert found["used"] == used and found["forecast"] == found[used]
-        width = len(forecaster.series[""].fitted[1].columns[0].ridge.weight) - 11
-        token = forecaster.series[""].fitted[1].columns[0].ridge.weight[:width]
+        width = len(forecaster.series_[""].fitted[1].columns[0].ridge.weight) - 11
+        token = forecaster.series_[""].fitted[1].columns[0].ridge.weight[:width]
         assert bool(token.any()) == (used == WITH_ENCODER)

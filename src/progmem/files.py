@@ -7,6 +7,7 @@ nobody has locked is a leftover, and the next writer in that folder removes it.
 
 import ctypes
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ from progmem.errors import InputError, WriteError
 
 UNFINISHED = ".progmem-"  # so begins all that lies beside a path while it is written
 LOCK, FORMER = "lock", "former"
+SUMS = "SHA256SUMS"  # in a folder of files that have no digest of their own
 WAIT = 60.0  # seconds for another writer to finish
 AT_ONCE = 1.0  # where that would take long: only for one who is removing leftovers
 NOT_WRITABLE = {
@@ -120,6 +122,17 @@ def new_array(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
     array = create(path, "w+", kind, shape)
     reserve(path)
     return array
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path) -> None:
+    """Digests of all files in ``folder``, as `sha256sum --check` reads them."""
+    lines = [f"{sha256_of(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    (folder / SUMS).write_text("".join(lines))
 
 
 def read_whole(folder: Path, read: Callable[[], T]) -> T:

@@ -5,11 +5,12 @@ surely better, the last token of a frozen encoder for the window that ends at a 
 is given, or trained on the series first.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from progmem.config import is_real
 from progmem.data.own_series import DatedValues, as_many_series
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 LONGEST_CONTEXT = 400  # samples, where nobody has said how many
 
 
-class PMTForecaster:
+class PMTForecaster(BaseEstimator):  # type: ignore[misc]  # no types in sklearn
     """Dated predictions by a ridge for each column and horizon, from what a series' end tells.
 
     That is the column's own values in a window and, where it helps, the last token of an encoder,
@@ -68,7 +69,10 @@ class PMTForecaster:
         2024-01-26 02:00:00  2.50    2.50    2.50
     """
 
-    encoder: Encoder  # given, or once fitted
+    encoder_: Encoder  # as given, or as ``fit`` has trained it
+    series_: dict[str, FittedSeries]
+    many_: bool
+    owns_encoder_: bool  # and saves it
 
     def __init__(
         self,
@@ -82,26 +86,32 @@ class PMTForecaster:
         verbose: bool = False,
         settings: Sequence[str] | None = None,
     ) -> None:
-        if isinstance(encoder, str | Path):
-            raise InputError(f"give the model itself: progmem.load({str(encoder)!r})")
-        if encoder is not None and not callable(getattr(encoder, "encode", None)):
-            raise InputError(f"the encoder must have a method encode, as PMT has; got {encoder!r}")
-        if context is not None:
-            check_count("context", context)
-        if not is_real(validation) or not 0 < validation < 0.5:
-            raise InputError(f"validation must be a share between 0 and 0.5, got {validation!r}")
-        quantiles = tuple(quantiles) if isinstance(quantiles, Iterable) else quantiles
-        if not isinstance(quantiles, tuple) or not all(is_real(q) and 0 < q < 1 for q in quantiles):
-            raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
-        self.trains = encoder is None  # in fit
-        self.owns_encoder = self.trains  # and is saved with it
-        self.context = None if context is None else int(context)
-        self.validation, self.quantiles = float(validation), tuple(map(float, quantiles))
-        self.size, self.seed, self.verbose, self.settings = size, seed, verbose, settings
-        if encoder is not None:
-            self.encoder = encoder
-        self.series: dict[str, FittedSeries] = {}
-        self.many = False
+        self.encoder = encoder
+        self.context = context
+        self.validation = validation
+        self.quantiles = quantiles
+        self.size = size
+        self.seed = seed
+        self.verbose = verbose
+        self.settings = settings
+
+    def check_params(self) -> None:
+        """Refuse parameters that cannot be; those of the training are refused by it."""
+        if isinstance(self.encoder, str | Path):
+            raise InputError(f"give the model itself: progmem.load({str(self.encoder)!r})")
+        if self.encoder is not None and not callable(getattr(self.encoder, "encode", None)):
+            raise InputError(
+                f"the encoder must have a method encode, as PMT has; got {self.encoder!r}"
+            )
+        if self.context is not None:
+            check_count("context", self.context)
+        if not is_real(self.validation) or not 0 < self.validation < 0.5:
+            raise InputError(
+                f"validation must be a share between 0 and 0.5, got {self.validation!r}"
+            )
+        listed = isinstance(self.quantiles, list | tuple | np.ndarray)
+        if not listed or not all(is_real(q) and 0 < q < 1 for q in self.quantiles):
+            raise InputError(f"quantiles must lie between 0 and 1, got {self.quantiles!r}")
 
     @property
     def log(self) -> Log | None:
@@ -114,6 +124,7 @@ class PMTForecaster:
         `progmem.read` takes or returns are read by its rules. Many series of the same columns are a
         mapping from names to them, too. The encoder is trained before, if none was given.
         """
+        self.check_params()
         taken = as_many_series(series, dates)
         many = "" not in taken
         context = self._context(taken)
@@ -124,7 +135,7 @@ class PMTForecaster:
             except InputError as error:
                 raise InputError(f"{name}: {error}" if many else str(error)) from error
             parts.append(part)
-        encoder = None if self.trains else self.encoder
+        encoder = self.encoder
         if encoder is None:
             first = next(iter(taken.values()))
             encoder = trained_encoder(
@@ -136,13 +147,14 @@ class PMTForecaster:
         with progress(told, count, log=self.log) as advance:
             for fitted in found.values():
                 fitted.encode(encoder, advance)
-        self.encoder, self.series, self.many = encoder, found, many
+        self.encoder_, self.series_, self.many_ = encoder, found, many
+        self.owns_encoder_ = self.encoder is None
         return self
 
     def _context(self, taken: Mapping[str, DatedValues]) -> int:
         """As given, or what suits the dates and the shortest of the series."""
         if self.context is not None:
-            return self.context
+            return int(self.context)
         shortest = min(taken.values(), key=lambda one: len(one.values))
         day = next(iter(seasonal_periods(shortest.dates, LONGEST_CONTEXT)), 0)
         end = self._ends(len(shortest.values))[0]
@@ -168,8 +180,8 @@ class PMTForecaster:
                 f"predictions would have two columns {twice[0]!r}, one of them a quantile; give "
                 "quantiles once, or rename the column"
             )
-        found = FittedSeries(context, self.quantiles)
-        found.scaled = self.trains
+        found = FittedSeries(context, [float(q) for q in self.quantiles])
+        found.scaled = self.encoder is None
         found.learn(taken, end, last)
         return found, found.scaled_values(taken)[:end]
 
@@ -184,13 +196,14 @@ class PMTForecaster:
         series likewise, by a level ``series``.
         """
         newer = {} if series is None else as_many_series(series, dates)
-        if newer and self.series and newer.keys() != self.series.keys():
+        known = getattr(self, "series_", {})
+        if newer and known and newer.keys() != known.keys():
             raise InputError(
-                f"fitted on the series {', '.join(self.series) or 'given alone'}, got "
+                f"fitted on the series {', '.join(known) or 'given alone'}, got "
                 f"{', '.join(newer) or 'one alone'}"
             )
         return self._each(
-            horizon, lambda name, one, h: one.predict(h, self.encoder, newer.get(name))
+            horizon, lambda name, one, h: one.predict(h, self.encoder_, newer.get(name))
         )
 
     def estimate(self, horizon: int | Sequence[int]) -> "pd.DataFrame":
@@ -219,11 +232,11 @@ class PMTForecaster:
         horizons: list[int] = [int(one) for one in dict.fromkeys(asked)]
         if not horizons:
             raise InputError("give at least one horizon")
-        if not self.series:
+        if not hasattr(self, "series_"):
             raise InputError(f"horizon {horizons[0]} was not fitted; fitted: none: call fit")
         todo = [
             (name, known, h)
-            for name, known in self.series.items()
+            for name, known in self.series_.items()
             for h in horizons
             if h not in known.fitted
         ]
@@ -234,14 +247,14 @@ class PMTForecaster:
                 try:
                     known.fit_horizon(h, advance)
                 except InputError as error:
-                    raise InputError(f"{name}: {error}" if self.many else str(error)) from error
+                    raise InputError(f"{name}: {error}" if self.many_ else str(error)) from error
         tables = {
             name: pd.concat({h: call(name, one, h) for h in horizons}, names=["horizon"])
             if several
             else call(name, one, horizons[0])
-            for name, one in self.series.items()
+            for name, one in self.series_.items()
         }
-        return pd.concat(tables, names=["series"]) if self.many else tables[""]
+        return pd.concat(tables, names=["series"]) if self.many_ else tables[""]
 
     def save(self, path: str | Path) -> None:
         """Write the horizons fitted so far, without pickle.

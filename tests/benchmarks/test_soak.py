@@ -74,12 +74,11 @@ def test_a_writer_that_loses_something_would_be_seen(tmp_path):
 
 @pytest.mark.slow
 def test_a_sample_of_all_trials_ends_well(tmp_path, monkeypatch, capsys):
-    counts = ["--flips", "150", "--calls", "300", "--races", "12", "--samples", "400000"]
+    counts = ["--flips=150", "--crafted=40", "--calls=300", "--races=12", "--stream=400000"]
     monkeypatch.setattr(sys, "argv", ["soak", *counts, "--out", str(tmp_path)])
     soak.main()
-    rows = record.read(tmp_path / "soak/cpu.json")["rows"]
-    bad = {
-        end: row["ended"][end] for row in rows for end in row.get("ended", {}) if end in soak.BAD
-    }
-    assert bad and not any(bad.values()), capsys.readouterr().out
-    assert rows[-1]["grown_mb"] < 1
+    found = {part: record.read(tmp_path / f"soak/{part}.json")["rows"] for part in soak.PARTS}
+    ended = [row["ended"] for rows in found.values() for row in rows if "ended" in row]
+    bad = [end for one in ended for end in soak.BAD if one.get(end)]
+    assert len(ended) > 50 and not bad, capsys.readouterr()
+    assert found["stream"][0]["grown_mb"] < 1

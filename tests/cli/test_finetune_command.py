@@ -61,7 +61,8 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     noted = json.loads((files / "own/result.json").read_text())["pretraining"]
     assert noted["settings"]["train"]["seed"] == 0 and "source" in noted
     printed = capsys.readouterr().out
-    assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - | - |" in printed
+    assert "| x.npy | all | pmt | pretrained | head | nothing | 1 | - |" in printed
+    assert "paper's" not in printed  # of own series it says nothing
     assert "each label predicted from the others, in 5 folds" in printed and "pays" in printed
     assert main([*own, "-o", "held", *small, "finetune.validation=0.25"]) == 0
     printed = capsys.readouterr().out

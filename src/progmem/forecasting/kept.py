@@ -26,18 +26,19 @@ NUMBER = (int, float)
 
 def save(forecaster: "PMTForecaster", path: Path) -> None:
     """Write the horizons fitted so far."""
-    if not forecaster.series or not all(one.fitted for one in forecaster.series.values()):
+    series = getattr(forecaster, "series_", {})
+    if not series or not all(one.fitted for one in series.values()):
         raise InputError("there is nothing to keep yet; predict or estimate a horizon first")
     files = {"": FILE}
-    if forecaster.many:
-        files = {name: MANY.format(i) for i, name in enumerate(forecaster.series)}
-    if forecaster.owns_encoder or forecaster.many:
+    if forecaster.many_:
+        files = {name: MANY.format(i) for i, name in enumerate(series)}
+    if forecaster.owns_encoder_ or forecaster.many_:
         check_folder(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with unfinished(path) as new:
             new.mkdir()
-            if forecaster.owns_encoder:
-                own: Any = forecaster.encoder  # a PMT
+            if forecaster.owns_encoder_:
+                own: Any = forecaster.encoder_  # a PMT
                 own.save(new / "model")
             for name, kept in files.items():
                 _write(forecaster, name, new / kept)
@@ -55,7 +56,7 @@ def check_folder(path: Path) -> None:
 
 
 def _write(forecaster: "PMTForecaster", name: str, path: Path) -> None:
-    one = forecaster.series[name]
+    one = forecaster.series_[name]
     tensors = {part: torch.as_tensor(getattr(one, part)) for part in ("mean", "scale")}
     for horizon, (columns, spread, _) in one.fitted.items():
         tensors |= {
@@ -65,16 +66,16 @@ def _write(forecaster: "PMTForecaster", name: str, path: Path) -> None:
         }
     fitted = one.fitted.items()
     note = {
-        "encoder": fingerprint(forecaster.encoder),
-        "series": name if forecaster.many else None,
+        "encoder": fingerprint(forecaster.encoder_),
+        "series": name if forecaster.many_ else None,
         "columns": one.columns,
         "step": one.step,
         "scaled": one.scaled,
         "gaps": {h: [column.gaps for column in known.columns] for h, known in fitted},
         "alphas": {h: [column.ridge.alpha for column in known.columns] for h, known in fitted},
         "context": one.context,
-        "validation": forecaster.validation,
-        "quantiles": forecaster.quantiles,
+        "validation": float(forecaster.validation),
+        "quantiles": one.quantiles,
     }
     artifact.write(path, "forecaster", tensors, note)
 
@@ -99,7 +100,7 @@ def _load(path: Path, encoder: Encoder | None) -> "PMTForecaster":
     for file in files:
         forecaster = _read(file, encoder, forecaster)
     assert forecaster is not None
-    forecaster.owns_encoder = owns_encoder
+    forecaster.owns_encoder_ = owns_encoder
     return forecaster
 
 
@@ -124,7 +125,8 @@ def _read(path: Path, encoder: Encoder, other: "PMTForecaster | None") -> "PMTFo
         arguments: dict[str, Any] = {
             name: note.get(name) for name in ("context", "validation", "quantiles")
         }
-        forecaster = PMTForecaster(encoder, **arguments)  # which checks them
+        forecaster = PMTForecaster(encoder, **arguments)
+        forecaster.check_params()
         context = noted(note, "context", int, where)
         one = FittedSeries(context, forecaster.quantiles)
         one.fitted = _fitted(found, one, encoder, len(columns), where)
@@ -135,10 +137,11 @@ def _read(path: Path, encoder: Encoder, other: "PMTForecaster | None") -> "PMTFo
     one.columns, one.step, one.scaled = tuple(columns), step, note.get("scaled") is True
     one.mean, one.scale = (found.tensors[name].numpy() for name in ("mean", "scale"))
     name = note.get("series")
+    forecaster.encoder_, forecaster.series_ = encoder, {}
     if other is not None:
         forecaster = other
-    forecaster.many = isinstance(name, str)
-    forecaster.series[name if isinstance(name, str) else ""] = one
+    forecaster.many_ = isinstance(name, str)
+    forecaster.series_[name if isinstance(name, str) else ""] = one
     return forecaster
 
 

@@ -201,7 +201,8 @@ def finetune_table(results: list[Result]) -> str:
     """Accuracy / macro-F1 in %, mean ± sd of the accuracy over seeds and draws of labels.
 
     Files whose settings differ only in seeds share a line. The paper's figures stand beside rows
-    they can be compared with: trained from scratch on all labels, official test rows.
+    they can be compared with: trained from scratch on all labels, official test rows. Where there
+    is none, as for own data, there is no column for them.
     """
     groups: dict[str, list[Result]] = {}
     for result in results:
@@ -212,6 +213,8 @@ def finetune_table(results: list[Result]) -> str:
         name = row["set"] if row["split"] == "official" else f"{row['set']} ({row['split']})"
         facts = [row[key] for key in ("labels", "encoder", "start", "trained", "scored")]
         lines.append([name, *facts, str(len(rows)), _finetune_scores(rows), _papers_accuracy(row)])
+    if all(line[-1] == "-" for line in lines):
+        return markdown(FINETUNE_HEADER, [line[:-1] for line in lines])
     return markdown([*FINETUNE_HEADER, "paper's"], lines)
 
 
