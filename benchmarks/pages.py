@@ -114,7 +114,7 @@ def own_labels_table(folder: Path) -> str:
 def explore_tables(part: str) -> Callable[[Path], str]:
     """The table of one part of the comparison of the explorer's functions."""
     return lambda folder: explore_table(
-        [record.read(file) for file in sorted((folder / "explore").glob(f"{part}-*.json"))]
+        [record.read(file) for file in sorted((folder / "explore").glob(f"{part}*.json"))]
     )
 
 
