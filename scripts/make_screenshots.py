@@ -16,7 +16,6 @@ from progmem.explore.start import DEMO, page_of
 
 IMAGES = Path(__file__).parent.parent / "docs/images"
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 420, "height": 860}
-COLOURS = 128
 LABELS = 9  # stretches that are suggested and then called what they are
 SUBJECT, EXERCISES = 8, ("PEN", "FEL", "TRAP")  # who is seen live, and doing what
 
@@ -45,13 +44,16 @@ def main() -> None:
             tab = browser.new_page(viewport=WIDE)
             tab.goto(address)
             wait_until_shown(tab)
+            tab.wait_for_timeout(5000)  # until all lines are read
+            tab.keyboard.press("w")
             tab.click("label:has-text('labels')")
+            tab.wait_for_timeout(2000)
             drag(tab, 0.6, 0.7)
             _shot(tab, "explore_live")
 
 
 def _performed() -> np.ndarray:
-    """Some exercises of one person, one after the other."""
+    """What one person did of some exercises, one after the other."""
     sample = load_sample()
     parts = [
         recording.values
@@ -87,7 +89,7 @@ def _shot(tab: Any, name: str, **options: Any) -> None:
     path = IMAGES / f"{name}.png"
     tab.screenshot(path=path, **options)
     with Image.open(path) as picture:  # few colours make a small file
-        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=4)
     small.save(path, optimize=True)
     print(f"written: {path}, {path.stat().st_size // 1024} KB")
 
