@@ -85,7 +85,9 @@ def page_of(
         loaded, recordings = _sample(log) if model is None else _own(model, data, options, log)
         idx = explore.index(loaded, recordings, out / "index", log=log)
         if labels is not None:
-            count = session.add(labels_of_file(recordings, data or Path("the sample"), labels))
+            count = session.add(
+                labels_of_file(recordings, data or Path("the sample"), labels, limit=options.limit)
+            )
             (log or silent)(f"labels of {labels} that are new here: {count}")
         live = None if follow is None else Live(loaded, idx, _stream_name(follow))
         findings = Findings(idx, recordings, session, live)
