@@ -89,9 +89,13 @@ def _families_part(result: Result) -> str:
 
 
 def _before_and_after_part(result: Result) -> str:
-    lines = [[row["measure"], f"{row['ratio']:.3f}x"] for row in result["rows"]]
-    title = f"this tree ({result['commit']}) / {result['base']}"
-    return markdown(["measure", title], lines)
+    lines = []
+    for row in result["rows"]:
+        interval = " to ".join(f"{end:.3f}" for end in row.get("interval", ())) or "-"
+        bound = row.get("bound", result.get("bound", "-"))
+        lines.append([row["measure"], f"{row['ratio']:.3f}x", interval, str(bound)])
+    title = f"this tree ({result['commit'][:7]}) / {result['base']}"
+    return markdown(["measure", title, "95 % interval", "bound"], lines)
 
 
 def _by_device(results: list[Result], part: Callable[[Result], str]) -> str:

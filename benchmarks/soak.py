@@ -1,10 +1,15 @@
-"""What the promises of docs/reliability.md hold over many trials: flipped bits, writers, streams.
+"""What the promises of docs/reliability.md hold over many trials.
 
-    python -m benchmarks.soak       # or make soak; minutes on a CPU, writes results/soak/cpu.json
+    python -m benchmarks.soak                               # or make soak; half an hour of a CPU
+    python -m benchmarks.soak flips --flips 500 --seed 3    # other trials of one part
+
+Each part writes results/soak/<part>-<seed>.json; the table adds up what several seeds have found.
 
 - **flips**: one bit of a kept file is flipped, half of the time in its first 4,096 bytes, and the
   file is loaded as a user loads it. It must be refused, named and passed over, or loaded with a
   warning that it is not verified; or what is loaded must be the same to the bit.
+- **crafted**: files made to harm who reads them; see crafted_files.py and soak_crafted.py. Each is
+  refused in one line or read, without running anything, within bounds of memory and time.
 - **calls**: encoders, estimators and the reader are called with odd arrays: other axes, dtypes,
   containers, NaN and infinite values. They must answer with finite numbers or refuse.
 - **races**: two processes write one place, in every other race one of them is killed; see
@@ -28,11 +33,16 @@ import pandas as pd
 import torch
 
 import progmem
+from benchmarks.soak_crafted import MOST_MB, MOST_SECONDS, count_crafted
 from benchmarks.soak_writers import count_races
+from progmem import explore
 from progmem.config import read_config, read_finetune_config
 from progmem.data.labels import LabelledRecordings
 from progmem.data.recordings import Recording
+from progmem.embed import embed
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
+from progmem.explore.session import Session
+from progmem.files import SUMS
 from progmem.probes.own_data import LabelProbe
 from progmem.report import record
 from progmem.report.tables import markdown
@@ -42,8 +52,8 @@ from progmem.training.classifier import SequenceClassifier
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
-COUNTS = {"flips": 2000, "calls": 2000, "races": 100, "samples": 10_000_000}
-BAD = ("silent", "unclean", "lost")
+COUNTS = {"flips": 2000, "crafted": 310, "calls": 2000, "races": 100, "stream": 10_000_000}
+BAD = ("silent", "executed", "crashed", "large", "slow", "unclean", "lost")
 REFUSED = (ArtifactError, ConfigError, InputError, ModelFolderError)
 FIRST = 4096  # bytes, in which half of the flips fall: the header and the note
 TINY = [
@@ -84,6 +94,11 @@ def kept_files(folder: Path) -> dict[str, Kept]:
     stream.push(torch.from_numpy(x[:1]))
     stream.save(folder / "stream.safetensors")
     record.write(folder / "result.json", {"rows": [{"score": [0.5, 0.25]}], "seeds": [0]})
+    explore.index(model, recordings, folder / "index")
+    with Session(folder / "session") as session:
+        session.name("0", 0, 20, "a")
+        session.name("0", 10, 30, "b")
+    embed(model, recordings, folder / "embeddings", log=None)
 
     def checkpoint() -> Any:
         """The checkpoint of the last step; another one was passed over, which was said."""
@@ -94,6 +109,15 @@ def kept_files(folder: Path) -> dict[str, Kept]:
     def weights(folder: Path) -> Any:
         found = progmem.load(folder)
         return found.state_dict(), found.cfg, found.info, _plain(found.history)
+
+    def index() -> Any:
+        found = explore.open_index(folder / "index")
+        values = found.all_vectors, found.channel_values, found.axes._asdict(), found.starts
+        return values, found.names, found.lengths, found.window, found.channels, found.calendars
+
+    def labels() -> Any:
+        with Session(folder / "session") as session:
+            return session.labels, session.changes
 
     newest = max((run / "checkpoints").glob("*.safetensors"))
     files = {
@@ -117,6 +141,8 @@ def kept_files(folder: Path) -> dict[str, Kept]:
             folder / "stream.safetensors",
             lambda: progmem.Stream.load(model, folder / "stream.safetensors").state_dict(),
         ),
+        "session": Kept(folder / "session/session.safetensors", labels),
+        "result of a run": Kept(tuned / "result.json", lambda: record.read(tuned / "result.json")),
         "result": Kept(folder / "result.json", lambda: record.read(folder / "result.json")),
     }
     for path in sorted((folder / "classifier").rglob("*.safetensors")):
@@ -130,7 +156,22 @@ def kept_files(folder: Path) -> dict[str, Kept]:
         files[f"PMTForecaster: {path.name}"] = Kept(
             path, lambda: progmem.PMTForecaster.load(folder / "forecaster").predict(4, hours)
         )
+    for path in sorted((folder / "index").iterdir()):
+        files[f"index: {path.name}"] = Kept(path, index)
+    for name in ("tokens.npy", "all.npy", "token_spans.npy", "index.csv", "series.json", SUMS):
+        files[f"embeddings: {name}"] = Kept(
+            folder / "embeddings" / name, lambda: checked_files(folder / "embeddings")
+        )
     return files
+
+
+def checked_files(folder: Path) -> dict[str, bytes]:
+    """What is in a folder with digests, as `sha256sum --check` checks it."""
+    found = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != SUMS}
+    lines = [f"{hashlib.sha256(data).hexdigest()}  {name}" for name, data in found.items()]
+    if sorted(lines) != sorted((folder / SUMS).read_text(errors="replace").splitlines()):
+        raise ArtifactError(f"{folder} holds other files than {SUMS} says")
+    return found
 
 
 def count_flips(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
@@ -281,11 +322,11 @@ def odd_series(rng: np.random.Generator, right: tuple[int, ...]) -> Any:
     return array
 
 
-def push_many(samples: int, *, chunk: int = 4096) -> dict[str, Any]:
+def push_many(samples: int, *, seed: int = 0, chunk: int = 4096) -> list[dict[str, Any]]:
     """Memory and latency of a stream of so many samples, at its first and at its last tenth."""
     cfg = progmem.ModelConfig(channels=2, size="tiny", patch=64, patch_stride=32)
     stream = progmem.Stream(progmem.PMT(cfg))
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(seed)
     x = torch.randn(1, chunk, 2, generator=rng)
     x[:, : chunk // 10, 0] = torch.nan
     pushes = samples // chunk
@@ -296,10 +337,9 @@ def push_many(samples: int, *, chunk: int = 4096) -> dict[str, Any]:
         seconds[i], memory[i] = time.perf_counter() - began, _resident_mb()
     tenth = max(1, pushes // 10)
     first, last = (np.quantile(part, 0.99) for part in (seconds[:tenth], seconds[-tenth:]))
-    return {
-        "part": "stream", "what": f"{pushes * chunk:,} samples",
-        "grown_mb": float(memory[-1] - memory[tenth - 1]), "p99_ratio": float(last / first),
-    }  # fmt: skip
+    grown, ratio = float(memory[-1] - memory[tenth - 1]), float(last / first)
+    return [{"part": "stream", "what": f"{pushes * chunk:,} samples", "grown_mb": grown,
+             "p99_ratio": ratio}]  # fmt: skip
 
 
 def _resident_mb() -> float:
@@ -307,10 +347,28 @@ def _resident_mb() -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
+PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
+    "flips": count_flips,
+    "crafted": count_crafted,
+    "calls": count_odd_calls,
+    "races": count_races,
+    "stream": push_many,
+}
+
+
 def soak_table(results: list[dict[str, Any]]) -> str:
     """How trials ended, part by part; what must not happen stands last."""
+    parts = [result["config"]["part"] for result in results]
+    found: dict[str, dict[str, Any]] = {}
+    for part, result in sorted(
+        zip(parts, results, strict=True), key=lambda p: [*PARTS].index(p[0])
+    ):
+        for row in result["rows"]:
+            known = found.setdefault(f"{part} {row['what']}", {})
+            for name, value in row.items():
+                known[name] = _added(known[name], value) if name in known else value
     lines = []
-    for row in results[0]["rows"]:
+    for row in found.values():
         if row["part"] == "stream":
             grown = f"grown by {row['grown_mb']:.1f} MB, p99 latency {row['p99_ratio']:.2f}x"
             lines.append([row["part"], row["what"], "1", grown, "-"])
@@ -318,27 +376,41 @@ def soak_table(results: list[dict[str, Any]]) -> str:
         ended = {end: count for end, count in row["ended"].items() if end not in BAD}
         bad = [f"{count} {end}" for end, count in row["ended"].items() if end in BAD]
         text = ", ".join(f"{count} {end}" for end, count in ended.items() if count)
+        if "most_mb" in row:
+            text += f"; at most {row['most_mb']:.0f} MB, {row['most_seconds']:.1f} s"
         lines.append(
             [row["part"], row["what"], str(sum(row["ended"].values())), text, ", ".join(bad)]
         )
     return markdown(["part", "of what", "trials", "ended", "must be 0"], lines)
 
 
+def _added(known: Any, value: Any) -> Any:
+    """Counts are added up; of memory, time and growth the largest counts."""
+    if isinstance(value, dict):
+        return {end: known[end] + count for end, count in value.items()}
+    return value if isinstance(value, str) else max(known, value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="by default all")
     for part, count in COUNTS.items():
-        parser.add_argument(f"--{part}", type=int, default=count)
+        parser.add_argument(f"--{part}", type=int, default=count, metavar="COUNT")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    rows = count_flips(chosen.flips) + count_odd_calls(chosen.calls) + count_races(chosen.races)
-    rows.append(push_many(chosen.samples))
-    config = {part: getattr(chosen, part) for part in COUNTS}
-    result = {"config": config, "seeds": [0], **record.environment(), "rows": rows}
-    print(f"written: {record.save('soak', 'cpu', result, folder=chosen.out)}\n")
-    print(soak_table([result]))
+    for part in chosen.parts or PARTS:
+        config = {"part": part, "count": getattr(chosen, part)}
+        if part == "crafted":
+            config |= {"most_mb": MOST_MB, "most_seconds": MOST_SECONDS}
+        rows = PARTS[part](config["count"], seed=chosen.seed)
+        result = {"config": config, "seeds": [chosen.seed], **record.environment(), "rows": rows}
+        path = record.save("soak", f"{part}-{chosen.seed}", result, folder=chosen.out)
+        print(f"written: {path}\n")
+        print(soak_table([result]))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ nobody has locked is a leftover, and the next writer in that folder removes it.
 
 import ctypes
 import errno
+import hashlib
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ from progmem.errors import InputError, WriteError
 
 UNFINISHED = ".progmem-"  # so begins all that lies beside a path while it is written
 LOCK, FORMER = "lock", "former"
+SUMS = "SHA256SUMS"  # in a folder of files that have no digest of their own
 WAIT = 60.0  # seconds for another writer to finish
 AT_ONCE = 1.0  # where that would take long: only for one who is removing leftovers
 NOT_WRITABLE = {
@@ -47,7 +49,7 @@ def unfinished(path: Path, *, wait: float = WAIT) -> Iterator[Path]:
     """
     if path.is_symlink() or not path.name:
         path = path.resolve()
-    with _explained(path):
+    with explained(path):
         remove_leftovers(path.parent)
         with locked(path, wait=wait):
             new = _beside(path, secrets.token_hex(6))
@@ -58,6 +60,12 @@ def unfinished(path: Path, *, wait: float = WAIT) -> Iterator[Path]:
             except BaseException:
                 _remove(new)
                 raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and those above it; one that is there is left as it is."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
@@ -77,7 +85,8 @@ def held(lock: Path, what: Path, *, wait: float) -> Iterator[None]:
     """Hold the file ``lock``, or say who does and writes ``what``."""
     file = FileLock(lock)
     try:
-        file.acquire(timeout=wait, poll_interval=0.01)
+        with explained(what):
+            file.acquire(timeout=wait, poll_interval=0.01)
     except Timeout as error:
         raise InputError(
             f"{what} is in use by {_holder(lock)}; wait for it, or give another path"
@@ -122,6 +131,17 @@ def new_array(path: Path, kind: str, shape: tuple[int, ...]) -> Any:
     return array
 
 
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path) -> None:
+    """Digests of all files in ``folder``, as `sha256sum --check` reads them."""
+    lines = [f"{sha256_of(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    (folder / SUMS).write_text("".join(lines))
+
+
 def read_whole(folder: Path, read: Callable[[], T]) -> T:
     """What ``read`` makes of the files in ``folder``, all of one save.
 
@@ -160,7 +180,7 @@ def _holder(lock: Path) -> str:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """One line that names ``path`` and what is kept, where it cannot be written."""
     kept = "what was there before is kept" if path.exists() else "nothing of it is left"
     try:

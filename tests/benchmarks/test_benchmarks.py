@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -285,5 +286,26 @@ def test_families_of_kernels_are_modules_and_their_table_says_what_each_is_worth
 
 def test_what_a_refactoring_cost_is_shown_as_a_ratio():
     rows = [{"measure": "step", "ratio": 1.0125, "seconds": {}}]
-    found = {"device": "a GPU", "commit": "abc", "base": "def", "rows": rows}
-    assert "| step | 1.012x |" in before_and_after_table([found])
+    found = {"device": "a GPU", "commit": "abcdefgh", "base": "def", "bound": 1.05, "rows": rows}
+    shown = before_and_after_table([found])
+    assert "this tree (abcdefg) / def" in shown and "| step | 1.012x | - | 1.05 |" in shown
+    rows[0] |= {"interval": [0.99, 1.02], "bound": 1.02}
+    assert "| step | 1.012x | 0.990 to 1.020 | 1.02 |" in before_and_after_table([found])
+
+
+def compare_cpu_speed():
+    return runpy.run_path(Path(__file__).parents[2] / "scripts/compare_cpu_speed.py")
+
+
+def test_two_trees_are_told_apart_by_the_median_ratio_of_their_turns():
+    turns = [[1.0, 1.1], [2.0, 2.0], [1.0, 0.7], [4.0, 4.4], [1.0, 9.0]]
+    found = compare_cpu_speed()["summarise"](turns)
+    assert found["ratio"] == pytest.approx(1.1)
+    assert found["interval"][0] < 1.1 < found["interval"][1] <= 9
+
+
+@pytest.mark.slow
+def test_two_trees_take_turns():
+    trees = [Path(progmem.__file__).parents[2]] * 2
+    ((before, after),) = compare_cpu_speed()["compare"](trees, "load", 1)
+    assert before > 0 and after > 0

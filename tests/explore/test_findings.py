@@ -84,7 +84,7 @@ def test_a_gap_has_no_prediction_no_place_and_no_regime(findings):
     gap = (at > 780) & (at < 880)
     for name in ("state", "surprise", "predicted"):
         assert np.isnan(ribbons[name].value[gap]).all(), name
-    findings._asked(("map", ""), lambda: explore.map(findings.idx), wait=True)
+    findings._asked("map", 0, lambda: explore.map(findings.idx), wait=True)
     for colour in ("states", "labels", "recordings"):
         drawn = findings.map_figure(colour, Stretch("walk 1", 700, 900))
         numbers = [row for trace in drawn["data"] for row in trace["customdata"]]
@@ -132,7 +132,7 @@ def test_labels_of_recordings_that_are_not_here_are_kept(findings):
 
 
 def test_clicks_drags_and_keys_lead_to_places(findings):
-    place = Place.whole(0, 1200)
+    place = Place.whole(0, range(1200))
     drag = {"range": {"x": [4.0, 2.0], "y3": [0, 1]}, "points": []}
     assert moved(findings, place, "signal", drag) == place.marking(100, 200)
     zoom = {"xaxis.range[0]": 10.0, "xaxis.range[1]": 20.0}

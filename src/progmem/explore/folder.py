@@ -28,7 +28,7 @@ from progmem.errors import ArtifactError, InputError
 from progmem.explore.axes import Axes
 from progmem.explore.windows import WindowStream, window_length, window_starts
 from progmem.features import FeatureStats
-from progmem.files import new_array, read_whole, unfinished
+from progmem.files import make_folder, new_array, read_whole, sha256_of, unfinished
 from progmem.missing import tell_of_missing
 from progmem.model.encode import equal_neighbours
 from progmem.model.pmt import PMT, SERIES_AT_ONCE, only_pmt
@@ -189,7 +189,7 @@ def index(
             why = str(error)
         if log is not None:
             log(f"{why}; it is made anew")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with unfinished(folder) as new:
         new.mkdir()
         _write(new, model, series, note, log)
@@ -269,7 +269,7 @@ def _write(folder: Path, model: PMT, series: Series, note: dict[str, Any], log: 
                 channels[at] = part.groups[0][b].reshape(-1, 2, C)
     for array in (vectors, channels):
         array.flush()
-    files = {name: _file_hash(folder / name) for name in (VECTORS, CHANNELS)}
+    files = {name: sha256_of(folder / name) for name in (VECTORS, CHANNELS)}
     artifact.write(folder / FILE, KIND, axes._asdict(), {**note, "files": files})
 
 
@@ -330,11 +330,6 @@ def _starts(note: Mapping[str, Any]) -> np.ndarray:
     return np.cumsum([0, *counts])
 
 
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def open_index(folder: str | Path) -> Index:
     """The index that `index` wrote into ``folder``, every byte checked.
 
@@ -373,7 +368,7 @@ def _open(folder: Path) -> Index:
         expected = {"mean": shaped(numbers), "scale": shaped(numbers)}
         check_tensors(found.tensors, {**expected, "axes": shaped(numbers, vector)}, unread)
         for name, digest in files.items():
-            if _file_hash(folder / name) != digest:
+            if sha256_of(folder / name) != digest:
                 raise ArtifactError(f"{folder / name} is damaged: its sha256 is another")
         vectors, channels = (np.load(folder / name, mmap_mode="r") for name in (VECTORS, CHANNELS))
     except (ArtifactError, OSError, KeyError, ValueError) as error:
