@@ -139,7 +139,7 @@ def test_clicks_drags_and_keys_lead_to_places(findings):
     assert moved(findings, place, "signal", zoom) == Place(0, 500, 1000)
     assert moved(findings, place, "signal", {"autosize": True}) is None
     assert moved(findings, place, "signal", None) is None
-    assert moved(findings, place, "recording", 2) == Place(2, 0, 1200)
+    assert moved(findings, place, "recording", 2) == Place.whole(2, range(1200))
     assert moved(findings, place, "recording", 0) is None
     row = int(findings.idx.starts[2]) + 3
     there = moved(findings, place, "map", {"points": [{"customdata": row}]})
