@@ -18,6 +18,8 @@ import numpy as np
 
 from benchmarks.baselines_tables import ts2vec_pairs_table
 from benchmarks.compute_tables import families_table
+from benchmarks.explore import RENDER as PARTS_OF_EXPLORE
+from benchmarks.explore import explore_table
 from benchmarks.few_labels_tables import Cell, headline_cells, parts_summary
 from progmem.data.forecast_sets import HORIZONS
 from progmem.report import paper, record
@@ -109,6 +111,13 @@ def own_labels_table(folder: Path) -> str:
     return markdown(header, lines)
 
 
+def explore_tables(part: str) -> Callable[[Path], str]:
+    """The table of one part of the comparison of the explorer's functions."""
+    return lambda folder: explore_table(
+        [record.read(file) for file in sorted((folder / "explore").glob(f"{part}*.json"))]
+    )
+
+
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "reached": reached_table,
     "reached_by_set": reached_by_set_table,
@@ -116,6 +125,7 @@ PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "speed": speed_table,
     "parts": parts_table,
     "own_labels_and_recipe": own_labels_table,
+    **{f"explore_{part}": explore_tables(part) for part in PARTS_OF_EXPLORE},
     "ts2vec_pairs": ts2vec_pairs_table,
 }
 

@@ -23,7 +23,9 @@ from benchmarks.compute_tables import (
     training_table,
     vectorised_table,
 )
+from benchmarks.explore import explore_table
 from benchmarks.explore_page import explore_page_table
+from benchmarks.explore_speed import explore_speed_table
 from benchmarks.few_labels_tables import (
     cpu_time_table,
     few_labels_table,
@@ -104,6 +106,8 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
+    "explore": explore_table,
+    "explore_speed": explore_speed_table,
     "explore_page": explore_page_table,
 }
 render = partial(tables.render, tables=TABLES)

@@ -1,7 +1,9 @@
 """What the promises of docs/reliability.md hold over many trials.
 
-    python -m benchmarks.soak                  # or make soak; half an hour of a CPU
-    python -m benchmarks.soak flips races      # some parts; each writes results/soak/<part>.json
+    python -m benchmarks.soak                               # or make soak; half an hour of a CPU
+    python -m benchmarks.soak flips --flips 500 --seed 3    # other trials of one part
+
+Each part writes results/soak/<part>-<seed>.json; the table adds up what several seeds have found.
 
 - **flips**: one bit of a kept file is flipped, half of the time in its first 4,096 bytes, and the
   file is loaded as a user loads it. It must be refused, named and passed over, or loaded with a
@@ -320,11 +322,11 @@ def odd_series(rng: np.random.Generator, right: tuple[int, ...]) -> Any:
     return array
 
 
-def push_many(samples: int, *, chunk: int = 4096) -> list[dict[str, Any]]:
+def push_many(samples: int, *, seed: int = 0, chunk: int = 4096) -> list[dict[str, Any]]:
     """Memory and latency of a stream of so many samples, at its first and at its last tenth."""
     cfg = progmem.ModelConfig(channels=2, size="tiny", patch=64, patch_stride=32)
     stream = progmem.Stream(progmem.PMT(cfg))
-    rng = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(seed)
     x = torch.randn(1, chunk, 2, generator=rng)
     x[:, : chunk // 10, 0] = torch.nan
     pushes = samples // chunk
@@ -345,7 +347,7 @@ def _resident_mb() -> float:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-PARTS: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
     "flips": count_flips,
     "crafted": count_crafted,
     "calls": count_odd_calls,
@@ -356,9 +358,17 @@ PARTS: dict[str, Callable[[int], list[dict[str, Any]]]] = {
 
 def soak_table(results: list[dict[str, Any]]) -> str:
     """How trials ended, part by part; what must not happen stands last."""
+    parts = [result["config"]["part"] for result in results]
+    found: dict[str, dict[str, Any]] = {}
+    for part, result in sorted(
+        zip(parts, results, strict=True), key=lambda p: [*PARTS].index(p[0])
+    ):
+        for row in result["rows"]:
+            known = found.setdefault(f"{part} {row['what']}", {})
+            for name, value in row.items():
+                known[name] = _added(known[name], value) if name in known else value
     lines = []
-    by_part = {result["name"]: result for result in results}
-    for row in (row for part in PARTS if part in by_part for row in by_part[part]["rows"]):
+    for row in found.values():
         if row["part"] == "stream":
             grown = f"grown by {row['grown_mb']:.1f} MB, p99 latency {row['p99_ratio']:.2f}x"
             lines.append([row["part"], row["what"], "1", grown, "-"])
@@ -374,6 +384,13 @@ def soak_table(results: list[dict[str, Any]]) -> str:
     return markdown(["part", "of what", "trials", "ended", "must be 0"], lines)
 
 
+def _added(known: Any, value: Any) -> Any:
+    """Counts are added up; of memory, time and growth the largest counts."""
+    if isinstance(value, dict):
+        return {end: known[end] + count for end, count in value.items()}
+    return value if isinstance(value, str) else max(known, value)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -381,18 +398,19 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help="by default all")
     for part, count in COUNTS.items():
         parser.add_argument(f"--{part}", type=int, default=count, metavar="COUNT")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     for part in chosen.parts or PARTS:
-        count = getattr(chosen, part)
-        config = {"count": count}
+        config = {"part": part, "count": getattr(chosen, part)}
         if part == "crafted":
             config |= {"most_mb": MOST_MB, "most_seconds": MOST_SECONDS}
-        rows = PARTS[part](count)
-        result = {"config": config, "seeds": [0], **record.environment(), "rows": rows}
-        print(f"written: {record.save('soak', part, result, folder=chosen.out)}\n")
-        print(soak_table([result | {"name": part}]))
+        rows = PARTS[part](config["count"], seed=chosen.seed)
+        result = {"config": config, "seeds": [chosen.seed], **record.environment(), "rows": rows}
+        path = record.save("soak", f"{part}-{chosen.seed}", result, folder=chosen.out)
+        print(f"written: {path}\n")
+        print(soak_table([result]))
 
 
 if __name__ == "__main__":

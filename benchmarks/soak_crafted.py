@@ -39,10 +39,13 @@ class Ended(NamedTuple):
     said: str
 
 
-def count_crafted(count: int) -> list[dict[str, Any]]:
-    """For each kind of crafted file, how its reading ended, and the most that it took."""
+def count_crafted(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """For each kind of crafted file, how its reading ended, and the most that it took.
+
+    Of all files, ``count`` that lie evenly apart are read; ``seed`` says which is the first.
+    """
     every = crafted_files()
-    chosen = [every[i] for i in np.unique(np.linspace(0, len(every) - 1, count).astype(int))]
+    chosen = every[seed % len(every) :: max(1, len(every) // count)][:count]
     found: dict[str, list[Ended]] = {}
     with tempfile.TemporaryDirectory() as made:
         kept = Path(made) / "kept"

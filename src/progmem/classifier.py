@@ -36,7 +36,7 @@ from progmem.estimators import (
     run_settings,
     training,
 )
-from progmem.files import read_whole, unfinished
+from progmem.files import make_folder, read_whole, unfinished
 from progmem.missing import already_told
 from progmem.model import saving
 from progmem.pooling import check_observed
@@ -259,7 +259,7 @@ class PMTClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # no
         heads = (sequence_classifier.FILE, PROBE_FILE)
         check_folder(folder, ("model", *heads, CLASSIFIER_FILE), "a classifier")
         head = heads[0] if self.finetuned_ else heads[1]
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         with unfinished(folder) as new:
             if self.finetuned_:
                 self.network_.save(new)

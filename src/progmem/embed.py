@@ -15,7 +15,7 @@ from progmem.data.recordings import ChannelInfo, Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
-from progmem.files import AT_ONCE, new_array, to_json, unfinished, write_sums
+from progmem.files import AT_ONCE, make_folder, new_array, to_json, unfinished, write_sums
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.missing import tell_of_missing
 from progmem.model.encode import (
@@ -87,7 +87,7 @@ def embed(
     values = [r.values for r in recordings]
     series = Series(values, None, model.cfg, names, columns=model.info.columns)
     tell_of_missing(series.arrays, names, info.columns or model.info.columns)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     with unfinished(out, wait=AT_ONCE) as folder:
         if out.exists():  # another has finished it just now
             raise InputError(f"{out} exists already; give a new folder")

@@ -44,7 +44,7 @@ from progmem.data.tables import is_table, is_wide
 from progmem.data.windows import cut_alone
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
 from progmem.features import features_in_all
-from progmem.files import UNFINISHED, read_whole, unfinished
+from progmem.files import UNFINISHED, make_folder, read_whole, unfinished
 from progmem.geometry import count_windows
 from progmem.missing import already_told, tell_of_missing
 from progmem.model import saving
@@ -244,7 +244,7 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         run_settings(self)
         folder = Path(folder)
         check_folder(folder, ("model", ENCODER_FILE, legacy.ENCODER_NOTE), "an encoder")
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         with unfinished(folder) as new:
             note = note_of(self) | {"model": saving.save(self.model_, new / "model")}
             artifact.write(new / ENCODER_FILE, "encoder", {}, note)

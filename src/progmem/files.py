@@ -49,7 +49,7 @@ def unfinished(path: Path, *, wait: float = WAIT) -> Iterator[Path]:
     """
     if path.is_symlink() or not path.name:
         path = path.resolve()
-    with _explained(path):
+    with explained(path):
         remove_leftovers(path.parent)
         with locked(path, wait=wait):
             new = _beside(path, secrets.token_hex(6))
@@ -60,6 +60,12 @@ def unfinished(path: Path, *, wait: float = WAIT) -> Iterator[Path]:
             except BaseException:
                 _remove(new)
                 raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` and those above it; one that is there is left as it is."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
@@ -79,7 +85,8 @@ def held(lock: Path, what: Path, *, wait: float) -> Iterator[None]:
     """Hold the file ``lock``, or say who does and writes ``what``."""
     file = FileLock(lock)
     try:
-        file.acquire(timeout=wait, poll_interval=0.01)
+        with explained(what):
+            file.acquire(timeout=wait, poll_interval=0.01)
     except Timeout as error:
         raise InputError(
             f"{what} is in use by {_holder(lock)}; wait for it, or give another path"
@@ -173,7 +180,7 @@ def _holder(lock: Path) -> str:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """One line that names ``path`` and what is kept, where it cannot be written."""
     kept = "what was there before is kept" if path.exists() else "nothing of it is left"
     try:

@@ -33,6 +33,7 @@ CELL = 16  # bytes of a number in a table and in the array made of it
 TEXT_CELL = 64  # of a number that is held as a text
 COLUMN, CASE = 4096, 4096  # of what a table holds for each
 SERIES = 512  # of what is held for each series of an array
+SETTINGS = 2**18  # bytes of a yaml text, which takes seconds to read where it is longer
 LONGEST = 1000  # characters of a value that is not in quotes
 DEPTH = 32  # of nested mappings and lists; ours have three levels
 FIRST_LINES = 9  # of a text table, whose columns are counted
@@ -216,6 +217,8 @@ def check_zip(path: Path, archives: list[zipfile.ZipFile], limit: Any) -> None:
 
 def load_yaml(text: str | bytes) -> Any:
     """What a yaml text holds, plain values only; a ValueError of one line if that is too much."""
+    if len(text) > SETTINGS:
+        raise ValueError(f"it has {len(text)} bytes, and settings have {SETTINGS} at most")
     try:
         depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):

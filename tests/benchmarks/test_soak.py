@@ -72,12 +72,24 @@ def test_a_writer_that_loses_something_would_be_seen(tmp_path):
         assert (lost is None) if told is None else re.search(told, lost), lost
 
 
+def test_the_table_adds_up_what_several_seeds_have_found():
+    def found(seed, silent, mb):
+        row = {"part": "crafted files", "what": "npy", "ended": {"read": 3, "slow": silent},
+               "most_mb": mb, "most_seconds": 0.1}  # fmt: skip
+        return {"config": {"part": "crafted"}, "seeds": [seed], "rows": [row]}
+
+    table = soak.soak_table([found(0, 0, 7), found(1, 2, 5)])
+    assert table.splitlines()[2] == (
+        "| crafted files | npy | 8 | 6 read; at most 7 MB, 0.1 s | 2 slow |"
+    )
+
+
 @pytest.mark.slow
 def test_a_sample_of_all_trials_ends_well(tmp_path, monkeypatch, capsys):
     counts = ["--flips=150", "--crafted=40", "--calls=300", "--races=12", "--stream=400000"]
     monkeypatch.setattr(sys, "argv", ["soak", *counts, "--out", str(tmp_path)])
     soak.main()
-    found = {part: record.read(tmp_path / f"soak/{part}.json")["rows"] for part in soak.PARTS}
+    found = {part: record.read(tmp_path / f"soak/{part}-0.json")["rows"] for part in soak.PARTS}
     ended = [row["ended"] for rows in found.values() for row in rows if "ended" in row]
     bad = [end for one in ended for end in soak.BAD if one.get(end)]
     assert len(ended) > 50 and not bad, capsys.readouterr()

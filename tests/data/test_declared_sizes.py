@@ -84,6 +84,13 @@ def test_the_option_that_a_message_names_raises_the_limit(name, tmp_path):
         assert name != "many cells" and "limit" not in str(error), error  # but of another reason
 
 
+def test_the_option_reaches_the_file_of_labels_too(tmp_path):
+    (tmp_path / "y.csv").write_text("label" + "," * 50_000 + "\n1\n")
+    with pytest.raises(InputError, match=r"declares 50... cells.*--limit"):
+        read_labels(tmp_path / "y.csv")
+    assert read_labels(tmp_path / "y.csv", "1GB").labels.tolist() == ["1"]
+
+
 def test_gaps_of_working_days_are_counted_before_they_are_filled(tmp_path):
     days = "2024-01-04,1\n2024-01-05,1\n2024-01-08,1\n9999-12-31,1\n"
     (tmp_path / "x.csv").write_text(f"date,a\n{days}")
@@ -95,6 +102,7 @@ def test_gaps_of_working_days_are_counted_before_they_are_filled(tmp_path):
     "text, message",
     [
         ("a: " + "1:" * 600 + "1", "line 1, column 4: a value of 1201 characters; write it in quo"),
+        ("#" * 300_000, "it has 300000 bytes, and settings have 262144 at most"),
         ("a: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
     ],
 )

@@ -105,3 +105,15 @@ def test_surprise_of_nothing_is_unknown(tmp_path):
     assert np.isnan(explore.surprise(nothing_observed(tmp_path), "r0")).all()
     short = made_index(tmp_path, [30])
     assert np.isnan(explore.surprise(short, "r0")).all()
+
+
+def test_one_recording_is_enough_for_every_question(tmp_path):
+    idx = made_index(tmp_path, [1000])
+    labels = [("r0", 0, 100, "a"), ("r0", 500, 600, "b")]
+    assert all(not (m.start < 100) for m in explore.search(idx, "r0", 0, 100, k=3))
+    assert explore.segment(idx, "r0")[-1].end == 1000
+    assert np.isfinite(explore.surprise(idx, "r0")[explore.STRETCH * 2 :]).all()
+    assert set(explore.states(idx, 2).labels["r0"]) == {0, 1}
+    assert explore.suggest(idx, labels)[:2] not in {label[:2] for label in labels}
+    assert set(explore.classify(idx, labels).labels("r0")) == {"a", "b"}
+    assert explore.map(idx).shape == (100, 2)

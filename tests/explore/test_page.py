@@ -6,6 +6,7 @@ Needs playwright and a Chromium of the system; without them it is skipped, and s
 import errno
 import importlib.util
 
+import numpy as np
 import pandas as pd
 import pytest
 from page_setup import made_recordings, small_model
@@ -13,6 +14,7 @@ from page_setup import made_recordings, small_model
 from benchmarks.browser import CHROMIUM, chromium, drag, wait_until_shown
 from progmem import files
 from progmem.explore.start import page_of
+from progmem.pooling import fit_feature_stats
 
 pytestmark = [
     pytest.mark.slow,
@@ -90,7 +92,9 @@ class Page:
 def folder(tmp_path_factory):
     """A model and recordings on disk, dated, with a gap, one with an evil name."""
     folder = tmp_path_factory.mktemp("explore")
-    small_model().save(folder / "model")
+    model = small_model()
+    model.feature_stats.set(fit_feature_stats(model, [made_recordings(1)[0].values]))
+    model.save(folder / "model")
     (folder / "data").mkdir()
     for recording in made_recordings():
         table = pd.DataFrame(recording.values, columns=["up", SCRIPT])
@@ -240,3 +244,43 @@ def test_what_the_page_holds_does_not_grow_with_the_recording(page):
         "() => document.querySelector('#signal .js-plotly-plot')._fullData.map(t => t.x.length)"
     )
     assert max(sizes) <= 1600
+
+
+def test_a_stream_is_shown_as_it_comes_and_labelled_like_a_recording(browser, folder, tmp_path):
+    values = made_recordings(1, 4000)[0].values
+    path = tmp_path / "sensor.csv"
+
+    def grow(start, stop):
+        with path.open("a") as file:
+            np.savetxt(file, values[start:stop], fmt="%.4f", delimiter=",")
+
+    grow(0, 1000)
+    with page_of(
+        folder / "model", folder / "data", tmp_path / "out", port=0, follow=path
+    ) as address:
+        page = Page(browser, address)
+        assert "sensor.csv" in page.text("#recording")
+        seen = page.view()
+        grow(1000, 2400)
+        page.tab.wait_for_function(
+            "to => document.querySelector('#signal .js-plotly-plot').layout.xaxis.range[1] > to",
+            arg=seen[1],
+        )
+        drag(page.tab, 0.1, 0.2)
+        page.tab.wait_for_selector("#similar .card")
+        page.call("wave")
+        for start in range(2400, 3900, 500):  # it goes on while something is dragged
+            grow(start, start + 500)
+            drag(page.tab, 0.3, 0.35)
+            page.tab.wait_for_timeout(700)
+        page.call("calm")
+        page.tab.wait_for_function(
+            "() => document.querySelector('#signal .js-plotly-plot').data.length == 7"
+        )
+        assert "2 labels" in page.text("#counts")
+        path.write_text("")
+        page.tab.wait_for_function(
+            "() => document.querySelector('#counts').innerText.includes('has become shorter')"
+        )
+        page.context.close()
+        assert page.wrong == []

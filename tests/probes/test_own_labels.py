@@ -16,7 +16,7 @@ from progmem import artifact
 from progmem.check import check
 from progmem.cli import main
 from progmem.config import read_config
-from progmem.data.labels import drop_missing_labels, labels_for
+from progmem.data.labels import drop_missing_labels, labels_for, read_labels
 from progmem.data.reader import read
 from progmem.detail import CONVOLUTIONS
 from progmem.errors import InputError
@@ -169,8 +169,8 @@ def test_labels_in_order_are_the_same_from_every_kind_of_file(files):
     np.save("names.npy", names)
     np.savez("names.npz", names)
     (files / "names.csv").write_text("\n".join(["label", *names]))
-    for kind in ("npy", "npz", "csv"):
-        found = labels_for(recordings, files / "x.npy", files / f"names.{kind}")
+    for path in (files / f"names.{kind}" for kind in ("npy", "npz", "csv")):
+        found = labels_for(recordings, files / "x.npy", path, read_labels(path))
         assert found.tolist() == names.tolist()
 
 
@@ -182,7 +182,7 @@ def test_labels_of_a_folder_are_put_to_their_files_by_name(tmp_path):
     rows = [f"r{i},{'odd' if i % 2 else 'even'}" for i in range(11)]  # r11 has no label
     y.write_text("\n".join(["series,label", *rows]))
     recordings = read(folder)
-    found = labels_for(recordings, folder, y)
+    found = labels_for(recordings, folder, y, read_labels(y))
     assert [r.name for r in recordings[:3]] == ["r0", "r1", "r10"]
     for recording, label in zip(recordings, found, strict=True):
         number = int(recording.name[1:])

@@ -28,6 +28,13 @@ def add_explore(commands: Any) -> None:
     )
     parser.add_argument("data", type=Path, nargs="?", metavar="DATA", help=options.RECORDINGS)
     options.add_labels(parser, "labels to begin with, where the page has none yet")
+    parser.add_argument(
+        "--follow",
+        type=Path,
+        metavar="FILE",
+        help="a file that grows, or - for standard input: lines of samples, which the page shows "
+        "as they come, beside the recordings",
+    )
     options.add_out(
         parser,
         f"folder for the index, the labels and what the page writes; by default {OUT}",
@@ -48,7 +55,7 @@ def _explore(args: Namespace) -> None:
     from progmem.explore.start import serve_page
 
     serve_page(
-        args.model, args.data, args.out, labels=args.labels, port=args.port,
+        args.model, args.data, args.out, labels=args.labels, follow=args.follow, port=args.port,
         options=options.reading(args), log=args.log,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from progmem.data.converters import CONVERTERS, Converter
 from progmem.data.converters.archive import Archive, open_archive
 from progmem.data.datasets import DATA_VARIABLE, check_line, data_folder
 from progmem.errors import InputError
-from progmem.files import write_file
+from progmem.files import make_folder, write_file
 from progmem.progress import Log
 
 
@@ -58,7 +58,7 @@ def convert(
         raise InputError(
             f"{archive} cannot be read: {error}; the folder it unpacks to will do too"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if log is not None:
         log(f"packing {_describe(found)} ...")
     write_file(path, _packed(found))

@@ -41,7 +41,7 @@ def csv_layout(path: Path, *, wide: bool = False, sep: str = ",", decimal: str =
     if several:
         lines = [line for line in lines if line]
     first, second = (
-        [_number(cell.replace(decimal, ".")) for cell in line] for line in [*lines, [], []][:2]
+        [cell_number(cell.replace(decimal, ".")) for cell in line] for line in [*lines, [], []][:2]
     )
     if None in first:
         return CsvLayout(True, several)
@@ -74,7 +74,7 @@ def _is_range(numbers: list[float | None]) -> bool:
     return numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
 
 
-def _number(cell: str) -> float | None:
+def cell_number(cell: str) -> float | None:
     """The number in a cell, NaN if it is empty; None if it is not a number."""
     try:
         return float("nan") if cell.strip().lower() in MISSING else float(cell)

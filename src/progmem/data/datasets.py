@@ -20,6 +20,7 @@ from progmem.data.sets import DatedSeries, LabelledSet
 from progmem.data.splits import choose_rows, options_of
 from progmem.errors import InputError
 
+ANEW = "make its file anew with progmem data convert"
 DATA_VARIABLE = "PROGMEM_DATA"  # the one environment variable: the folder of the files
 MAIN_ARRAYS = ("X_train", "y_train", "X_test", "y_test")
 
@@ -208,6 +209,8 @@ def content_sha256(arrays: dict[str, np.ndarray], names: Sequence[str] = MAIN_AR
 def _read_labelled(file: LabelledFile, path: Path) -> dict[str, np.ndarray]:
     try:
         arrays = guard.load_npz(path, None)
+    except InputError as error:
+        raise InputError(f"{path} is larger than this set; {ANEW}") from error
     except guard.UNREADABLE as error:
         raise InputError(f"{path} cannot be read: {guard.first_line(error)}") from error
     missing = [name for name in (*MAIN_ARRAYS, "classes", *file.extra) if name not in arrays]
@@ -230,6 +233,8 @@ def _read_dated(name: str, file: DatedFile, path: Path) -> DatedSeries:
     try:
         guard.check_text(path, ",", None)
         text = gzip.decompress(path.read_bytes())
+    except InputError as error:
+        raise InputError(f"{path} is larger than this set; {ANEW}") from error
     except guard.UNREADABLE as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if file.sha256 is not None:

@@ -111,11 +111,16 @@ class LabelledSeries(NamedTuple):
     labels: np.ndarray  # (R,), "" where it is not known
 
 
-def label_series(recordings: Sequence[Recording], x: Path, y: Path) -> LabelledSeries:
-    """The recordings of ``x`` with their labels in ``y``, or the pieces of them that it names."""
-    found = read_labels(y)
+def label_series(
+    recordings: Sequence[Recording], x: Path, y: Path, *, limit: Any = None
+) -> LabelledSeries:
+    """The recordings of ``x`` with their labels in ``y``, or the pieces of them that it names.
+
+    ``limit`` is how much memory the labels may take, as in `progmem.read`.
+    """
+    found = read_labels(y, limit)
     if found.spans is None:
-        return LabelledSeries(recordings, labels_for(recordings, x, y))
+        return LabelledSeries(recordings, labels_for(recordings, x, y, found))
     by_name = {recording.name: recording for recording in recordings}
     pieces = []
     assert found.names is not None
@@ -136,13 +141,15 @@ def label_series(recordings: Sequence[Recording], x: Path, y: Path) -> LabelledS
     return LabelledSeries(pieces, found.labels)
 
 
-def labelled_series(recordings: Recordings, x: Path, y: Path | None) -> LabelledSeries:
+def labelled_series(
+    recordings: Recordings, x: Path, y: Path | None, *, limit: Any = None
+) -> LabelledSeries:
     """`label_series`; without a file ``y`` the recordings have the labels that ``x`` itself holds.
 
     They are then numbers or texts, as they are there.
     """
     if y is not None:
-        return label_series(recordings, x, y)
+        return label_series(recordings, x, y, limit=limit)
     if recordings.labels is None:
         raise InputError(
             f"{x} has no labels; give them with --labels, or by --label where a column holds them"
@@ -190,9 +197,14 @@ def _check_names(names: Sequence[str], recordings: Sequence[Recording], x: Path,
         raise InputError(f"{y} names {unknown[0]!r}, which is not in {x}: {available}, …")
 
 
-def labels_for(recordings: Sequence[Recording], x: Path, y: Path) -> np.ndarray:
-    """The label of each recording of ``x``: by name where ``y`` has names, else in order."""
-    labels, names, _ = read_labels(y)
+def labels_for(
+    recordings: Sequence[Recording], x: Path, y: Path, found: "LabelTable"
+) -> np.ndarray:
+    """The label of each recording of ``x``: by name where ``y`` has names, else in order.
+
+    ``found`` is what the file ``y`` holds.
+    """
+    labels, names, _ = found
     if names is not None:
         _check_names(names, recordings, x, y)
         duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
@@ -226,7 +238,7 @@ class LabelTable(NamedTuple):
     spans: list[tuple[str, str]] | None = None  # where a piece starts and ends, as it is written
 
 
-def read_labels(path: Path) -> LabelTable:
+def read_labels(path: Path, limit: Any = None) -> LabelTable:
     """The labels of a file, with the names of their series and pieces where the file has them.
 
     A .npy or .npz file holds one array of labels. A .csv file has a column ``label`` and may have a
@@ -237,13 +249,13 @@ def read_labels(path: Path) -> LabelTable:
         raise InputError(f"there is no file {path}; --labels names a .csv, .npy or .npz file")
     try:
         if path.suffix in (".npy", ".npz"):
-            labels = printable_labels(_read_array(path))
+            labels = printable_labels(_read_array(path, limit))
             if labels.ndim != 1:
                 raise InputError(f"{path} must hold one label per series, got shape {labels.shape}")
             return LabelTable(labels)
         if path.suffix == ".csv":
             # as text: 001 is not 1, and NA may be a class; only an empty cell is missing
-            guard.check_text(path, ",", None)
+            guard.check_text(path, ",", limit)
             table = read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
             if "label" not in table.columns:
                 found = ", ".join(map(str, table.columns))
@@ -270,14 +282,14 @@ def read_labels(path: Path) -> LabelTable:
     raise InputError(f"{path} must end in .csv, .npy or .npz")
 
 
-def _read_array(path: Path) -> np.ndarray:
+def _read_array(path: Path, limit: Any) -> np.ndarray:
     """The array of a .npy file, or the only one of a .npz file."""
     if path.suffix == ".npy":
         with path.open("rb") as stream:
             guard.check_npy(stream, path.stat().st_size)
             stream.seek(0)
             return np.asarray(np.load(stream, allow_pickle=False))
-    arrays = guard.load_npz(path, None)
+    arrays = guard.load_npz(path, limit)
     if len(arrays) != 1:
         found = ", ".join(arrays) or "none"
         raise InputError(f"{path} must hold one array, the labels; it has {found}")
@@ -342,7 +354,7 @@ def open_labelled(
     recordings = open_files(path, options, covariates=bool(covariates), log=log)
     if log is not None:
         log("\n".join(recordings.lines()))
-    series = labelled_series(recordings, path, y)
+    series = labelled_series(recordings, path, y, limit=options.limit)
     labelled, labels = drop_missing_labels(series.labels)
     check_labels(labels, len(labels))
     classes, numbers = np.unique(labels, return_inverse=True)

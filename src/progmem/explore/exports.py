@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from progmem.errors import InputError
 from progmem.explore.figures import CLASSES, INK, Ribbon, cells_in, thin
 from progmem.explore.findings import Findings, most_probable
+from progmem.explore.stretches import STRETCH
 from progmem.explore.tables import runs, stretch_table
 from progmem.files import check_output, write_file
 from progmem.report.html import Section, write_report
@@ -44,13 +45,14 @@ def labels_table(findings: Findings) -> pd.DataFrame:
 
 def predictions_table(findings: Findings) -> pd.DataFrame:
     """What each stretch is predicted to be: neighbouring windows of one class are one."""
-    predicted = findings.predictions()
+    idx = findings.idx
+    predicted = findings.predictions(idx)
     if predicted is None:
         raise InputError("there are no predictions yet: label stretches of two classes first")
     rows: list[Any] = []
-    for name in findings.names:
+    for name in idx.names:
         label, share = most_probable(predicted, name)
-        spans = findings.idx.windows(name)
+        spans = idx.windows(name)
         for part in runs(label):
             if not np.isnan(label[part.start]):
                 span = int(spans[part.start, 0]), int(spans[part.stop - 1, 1])
@@ -93,14 +95,14 @@ def _write_report(findings: Findings, path: Path) -> None:
     sections.append(
         Section(
             "What is unlike the rest",
-            "The stretches with the largest surprise, as the page has them.",
+            "The largest surprise, as the page has it, in units of the median of the recording.",
             table=_surprising(findings),
         )
     )
     shown = _most_labelled(findings)[:DRAWN]
     for number in shown:
-        axis = findings.axes[number]
-        text = f"From {axis.text(0)}, {axis.duration(findings.lengths[number])}."
+        axis, there = findings.axes[number], findings.parts[number]
+        text = f"{axis.duration(len(there))} from {axis.text(there.start)} on."
         sections.append(Section(findings.names[number], text, _picture(findings, number)))
     left = len(findings.names) - len(shown)
     lead = findings.counts() + (f"; pictures of {DRAWN}, {left} are left out" if left else "")
@@ -115,14 +117,16 @@ def _most_labelled(findings: Findings) -> list[int]:
 
 def _surprising(findings: Findings) -> list[list[str]]:
     found: list[tuple[float, str, int, int]] = []
-    for name in findings.names:
-        spans, values = findings.idx.windows(name), findings.surprise(name)
-        best = np.argsort(np.where(np.isfinite(values), -values, np.inf))[:TOP]
-        found += [
-            (float(values[i]), name, int(spans[i, 0]), int(spans[i, 1]))
-            for i in best
-            if values[i] > 0
-        ]
+    idx = findings.idx
+    for name in idx.names:
+        spans, values = idx.windows(name), findings.surprise(name, idx)
+        values = np.where(np.isfinite(values), values, 0.0)
+        for _ in range(TOP):
+            i = int(values.argmax())
+            if not values[i] > 0:
+                break
+            found.append((float(values[i]), name, int(spans[i, 0]), int(spans[i, 1])))
+            values[max(0, i - STRETCH + 1) : i + STRETCH] = 0.0  # they have windows in common
     rows = [["series", "from", "to", "surprise"]]
     for value, name, start, end in sorted(found, reverse=True)[:TOP]:
         axis = findings.axes[findings.names.index(name)]
@@ -133,12 +137,13 @@ def _surprising(findings: Findings) -> list[list[str]]:
 def _picture(findings: Findings, number: int) -> Figure:
     """Channels above ribbons, as on the page."""
     values, axis = findings.recordings[number].values, findings.axes[number]
-    ribbons, whole = findings.ribbons(number, wait=True), slice(0, findings.lengths[number])
+    ribbons, there = findings.ribbons(number, wait=True), findings.parts[number]
+    whole = slice(there.start, there.stop)
     channels = findings.shown[:CHANNELS]
     figure = Figure(figsize=(10, 0.9 * len(channels) + 0.28 * len(ribbons) + 0.5), dpi=100)
     heights = [3.0] * len(channels) + [0.9] * len(ribbons)
     rows = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    scale = axis.at(np.array([0, whole.stop]))
+    scale = axis.at(np.array([whole.start, whole.stop]))
     for row, channel in zip(rows, channels, strict=False):
         at, y = thin(values, channel, whole)
         row.plot(axis.at(at), y, color=INK, linewidth=0.6)
@@ -148,7 +153,7 @@ def _picture(findings: Findings, number: int) -> Figure:
         row.imshow(_painted(ribbon, whole), aspect="auto", extent=(*scale, 0, 1))
         row.set_yticks([])
         row.set_ylabel(ribbon.name, rotation=0, ha="right", va="center")
-    ticks = np.linspace(0, whole.stop, 5).astype(int)
+    ticks = np.linspace(whole.start, whole.stop, 5).astype(int)
     rows[-1].set_xticks(axis.at(ticks), [axis.text(tick) for tick in ticks], fontsize=7)
     rows[-1].set_xlim(*scale)
     figure.tight_layout(h_pad=0.1)

@@ -7,7 +7,7 @@ revision grows when it is there. What labels say is asked again when they have c
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,27 +16,43 @@ from progmem.data.dates import COVARIATES, has_calendar
 from progmem.data.recordings import Recording, columns_of
 from progmem.explore import figures
 from progmem.explore.figures import Cells, Ribbon
+from progmem.explore.folder import Index
 from progmem.explore.labelling import Label
+from progmem.explore.live import Live, LiveIndex
 from progmem.explore.place import Place, Stretch
 from progmem.explore.session import Change, Session
+from progmem.explore.stretches import means_around
 from progmem.explore.time_axis import TimeAxis
 
 SIMILAR = 10
+LIVE_EVERY = {"surprise": 2, "segments": 20}  # windows of a stream until it is asked again
 T = TypeVar("T")
 NOTHING = Cells(np.empty((0, 2), dtype=np.int64), np.empty(0))
 
 
+class Work(NamedTuple):
+    """Something that is worked out, or was."""
+
+    version: Any  # of what it depends on
+    result: Future[Any]
+    former: Any = None  # what stands in its place until it is there
+
+
 class Findings:
-    """An index, its recordings and the labels of a session."""
+    """An index, its recordings, the labels of a session, and a stream if one is followed."""
 
     def __init__(
-        self, idx: explore.Index, recordings: Sequence[Recording], session: Session
+        self,
+        idx: Index,
+        recordings: Sequence[Recording],
+        session: Session,
+        live: Live | None = None,
     ) -> None:
-        self.idx, self.recordings, self.session = idx, recordings, session
-        self.names = [recording.name for recording in recordings]
-        self.lengths = [len(recording.values) for recording in recordings]
-        self.axes = [TimeAxis(recording) for recording in recordings]
-        self.axis_of = dict(zip(self.names, self.axes, strict=True))
+        self.base, self.session, self.live = idx, session, live
+        self._recordings = list(recordings)
+        self.names = [r.name for r in recordings] + ([live.name] if live else [])
+        self.home = 0 if live is None else len(recordings)  # what a page shows first
+        self._axes = [TimeAxis(recording) for recording in recordings]
         columns = columns_of(recordings) or idx.channels.columns
         units = next((r.units for r in recordings if r.units), idx.channels.units)
         self.channels = [
@@ -46,8 +62,9 @@ class Findings:
         ]
         first = len(COVARIATES) if has_calendar(columns) else 0
         self.shown = list(range(first, len(self.channels)))  # those that are not a calendar
-        self._work: dict[Any, Future[Any]] = {}
+        self._work: dict[Any, Work] = {}
         self._found = 0  # pieces of work that are done
+        self._found_live = 0  # of those that are about a stream
         self._locked = threading.Lock()
         self._pools = {wait: ThreadPoolExecutor(1) for wait in (False, True)}
 
@@ -56,16 +73,46 @@ class Findings:
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
+    @property
+    def idx(self) -> Index:
+        return self.base if self.live is None else self.live.now.idx
+
+    @property
+    def recordings(self) -> list[Recording]:
+        return self._recordings + ([self.live.now.recording] if self.live else [])
+
+    @property
+    def parts(self) -> list[range]:
+        """The samples of each recording; of a stream those that are held."""
+        found = [range(len(recording.values)) for recording in self._recordings]
+        if self.live is not None:
+            values = self.live.now.recording.values
+            found.append(range(values.gone, len(values)))
+        return found
+
+    @property
+    def axes(self) -> list[TimeAxis]:
+        return self._axes + ([TimeAxis(self.live.now.recording)] if self.live else [])
+
+    @property
+    def axis_of(self) -> dict[str, TimeAxis]:
+        return dict(zip(self.names, self.axes, strict=True))
+
     def begin(self) -> None:
         """Begin to work out what the page shows first, before somebody opens it."""
-        self.ribbons(0)
+        self.ribbons(self.home)
         self.map_figure("states", None)
         self.suggestion()
 
     @property
     def revision(self) -> int:
         """Grows whenever a page has something new to show."""
-        return self.session.revision + self._found
+        return self.session.revision + self._found + bool(self.live and self.live.said)
+
+    @property
+    def live_revision(self) -> int:
+        """Grows whenever there is something new about a stream."""
+        return self._found_live + (self.parts[-1].stop if self.live else 0)
 
     def stretch(self, place: Place) -> Stretch | None:
         """What is marked, if anything is."""
@@ -73,11 +120,11 @@ class Findings:
             return None
         return Stretch(self.names[place.recording], *place.marked)
 
-    def window_at(self, row: int) -> tuple[int, int, int, int]:
-        """The recording of a window by its number, its samples, and the recording's length."""
-        number = int(np.searchsorted(self.idx.starts, row, side="right")) - 1
-        start, end = self.idx.windows(self.names[number])[row - self.idx.starts[number]]
-        return number, int(start), int(end), self.lengths[number]
+    def window_at(self, row: int) -> tuple[int, int, int, range]:
+        """The recording of a window of the map, its samples, and those of the recording."""
+        number = int(np.searchsorted(self.base.starts, row, side="right")) - 1
+        start, end = self.base.windows(self.names[number])[row - self.base.starts[number]]
+        return number, int(start), int(end), self.parts[number]
 
     def similar(self, stretch: Stretch) -> list[explore.Match]:
         """The stretches that are most like one, nearest first."""
@@ -85,11 +132,16 @@ class Findings:
 
     def ribbons(self, number: int, *, wait: bool = False) -> list[Ribbon]:
         """The rows under a recording; what is not there yet is empty, unless it is waited for."""
-        name, classes = self.names[number], self.session.classes
-        windows = self.idx.windows(name)
-        segments = self._asked(("segments", name), lambda: self.segments(name), wait=wait)
+        name, classes, idx = self.names[number], self.session.classes, self.idx
+        if name not in idx.names:
+            return []  # a stream without a window
+        windows = idx.windows(name)
+        last = int(windows[-1, 1]) // idx.window if self._is_live(name) else None
+        segments = self._follows("segments", name, last, wait, lambda: self.segments(name, idx))
+        surprise = self._follows(
+            "surprise", name, last, wait, lambda: (windows, self.surprise(name, idx))
+        )
         states = self._states(wait=wait)
-        surprise = self._asked(("surprise", name), lambda: self.surprise(name), wait=wait)
         regimes = max((segment.regime for segment in segments or ()), default=-1) + 1
         given = self.session.labels_of(name)
         rows = [
@@ -102,14 +154,14 @@ class Findings:
             ),
             Ribbon(
                 "state",
-                Cells(windows, _or_nan(states.labels[name])) if states else NOTHING,
-                state_names(states) if states else [],
+                Cells(windows, _or_nan(states.of(idx, name))) if states else NOTHING,
+                state_names(states.found) if states else [],
                 figures.STATES[::-1],
                 awaited=states is None,
             ),
             Ribbon(
                 "surprise",
-                NOTHING if surprise is None else Cells(windows, _rank(surprise)),
+                NOTHING if surprise is None else Cells(surprise[0], _rank(surprise[1])),
                 awaited=surprise is None,
             ),
             Ribbon(
@@ -119,32 +171,37 @@ class Findings:
                 self.colours,
             ),
         ]
-        predicted = self.predictions()
+        predicted = self.predictions(idx)
         if predicted is not None:
             colours = [self.colour(one) for one in predicted.classes]
             cells = Cells(windows, *most_probable(predicted, name))
             rows.append(Ribbon("predicted", cells, predicted.classes, colours))
         return rows
 
-    def segments(self, name: str) -> list[explore.Segment]:
+    def segments(self, name: str, idx: Index | None = None) -> list[explore.Segment]:
         """The regimes of a recording; none where nothing is observed."""
-        return explore.segment(self.idx, name) if self.idx.observed(name).any() else []
+        idx = idx or self.idx
+        seen = name in idx.names and idx.observed(name).any()
+        return explore.segment(idx, name) if seen else []
 
-    def surprise(self, name: str) -> np.ndarray:
-        return explore.surprise(self.idx, name)
+    def surprise(self, name: str, idx: Index | None = None) -> np.ndarray:
+        return explore.surprise(idx or self.idx, name)
 
-    def predictions(self) -> explore.Predictions | None:
+    def predictions(self, idx: Index | None = None) -> explore.Predictions | None:
         """What the head says that learned from the labels so far; None with fewer than two."""
-        known = self._known()
+        idx = idx or self.idx
+        known = self._known(idx)
         if len({one.label for one in known}) < 2:
             return None
-        key = "predictions", self.session.revision
-        return self._asked(key, lambda: explore.classify(self.idx, known), wait=True)
+        gone = idx.gone if isinstance(idx, LiveIndex) else 0
+        version = self.session.revision, gone, len(idx)
+        return self._asked("predictions", version, lambda: explore.classify(idx, known), wait=True)
 
     def suggestion(self) -> explore.Suggestion | None:
         """The stretch that is most useful to label next, as soon as it is known."""
-        key = "suggestion", self.session.revision
-        return self._asked(key, lambda: explore.suggest(self.idx, self._known()), wait=False)
+        known = self._known(self.base)
+        version = self.session.revision
+        return self._asked("suggestion", version, lambda: explore.suggest(self.base, known))
 
     def name(self, stretch: Stretch, label: str) -> str:
         """Give a stretch a label; what was done, in words."""
@@ -157,10 +214,12 @@ class Findings:
 
     def counts(self) -> str:
         """How much there is, and how much of it is labelled."""
-        known = len(self._known())
+        here = set(self.names)
+        known = sum(one.recording in here for one in self.session.labels)
         other = len(self.session.labels) - known
         said = f"{len(self.names)} recordings, {len(self.idx)} windows, {known} labels"
-        return said + (f", {other} labels of other recordings are kept" if other else "")
+        said += f", {other} labels of other recordings are kept" if other else ""
+        return said + (f"; {self.live.said}" if self.live and self.live.said else "")
 
     def colour(self, label: str) -> str:
         return self.colours[self.session.classes.index(label)]
@@ -171,14 +230,17 @@ class Findings:
         return [figures.CLASSES[i % len(figures.CLASSES)] for i in range(len(self.session.classes))]
 
     def map_figure(self, colour: str, stretch: Stretch | None) -> dict[str, Any]:
-        """Windows on a plane, so many that it stays quick, those of ``stretch`` ringed."""
+        """Windows on a plane, so many that it stays quick, those of ``stretch`` ringed.
+
+        A stream has no place there: what is like it has.
+        """
         plane = self._plane()
         if plane is None:
             return figures.awaited_map()
         rows = np.arange(0, len(plane), -(-len(plane) // figures.MAP_POINTS))
         groups, names, colours = self._groups(colour)
         rows = rows[np.isfinite(plane[rows, 0])]  # a gap has no place
-        number = np.searchsorted(self.idx.starts, rows, side="right") - 1
+        number = np.searchsorted(self.base.starts, rows, side="right") - 1
         return figures.map_figure(
             plane[rows], groups[rows], names=names, colours=colours,
             texts=[self.names[i] for i in number], numbers=rows, rings=self.rings(stretch),
@@ -187,56 +249,109 @@ class Findings:
     def rings(self, stretch: Stretch | None) -> list[dict[str, Any]]:
         """Where the windows of a stretch are on the map, as soon as there is one."""
         plane = self._plane()
-        if plane is None or stretch is None:
+        if plane is None or stretch is None or self._is_live(stretch.recording):
             return []
-        here = plane[self.idx.rows(stretch.recording)][self.idx.covered(*stretch)]
+        here = plane[self.base.rows(stretch.recording)][self.base.covered(*stretch)]
         return figures.rings(here[np.isfinite(here[:, 0])])
 
     def _plane(self) -> np.ndarray | None:
-        return self._asked(("map", ""), lambda: np.asarray(explore.map(self.idx)), wait=False)
+        return self._asked("map", 0, lambda: np.asarray(explore.map(self.base)))
 
     def _groups(self, colour: str) -> tuple[np.ndarray, Sequence[str], Sequence[str]]:
-        """A group for every window (-1: none), the groups' names and colours."""
+        """A group for every window of the map (-1: none), the groups' names and colours."""
+        names = self.base.names
         if colour == "recordings":
-            return self.idx.recording_of, self.names, figures.CLASSES
+            return self.base.recording_of, names, figures.CLASSES
         if colour == "states":
             states = self._states(wait=False)
             if states is not None:
-                labels = np.concatenate([states.labels[name] for name in self.names])
-                return labels, state_names(states), figures.STATES[::-1]
+                labels = np.concatenate([states.found.labels[name] for name in names])
+                return labels, state_names(states.found), figures.STATES[::-1]
         predicted = self.predictions() if colour == "labels" else None
         if predicted is None:
-            return np.full(len(self.idx), -1), [], []
-        found = np.concatenate([most_probable(predicted, name)[0] for name in self.names])
+            return np.full(len(self.base), -1), [], []
+        found = np.concatenate([most_probable(predicted, name)[0] for name in names])
         labels = np.where(np.isnan(found), -1, found)
         return labels, predicted.classes, [self.colour(one) for one in predicted.classes]
 
-    def _states(self, *, wait: bool) -> explore.States | None:
-        return self._asked(("states", ""), lambda: explore.states(self.idx), wait=wait)
+    def _states(self, *, wait: bool) -> "KnownStates | None":
+        return self._asked("states", 0, lambda: KnownStates(self.base), wait=wait)
 
-    def _known(self) -> list[Label]:
-        """The labels of recordings that are here."""
-        names = set(self.names)
-        return [one for one in self.session.labels if one.recording in names]
+    def _is_live(self, name: str) -> bool:
+        return self.live is not None and name == self.live.name
 
-    def _asked(self, key: tuple[str, str | int], find: Callable[[], T], *, wait: bool) -> T | None:
-        """What ``find`` gives, which is called once for a key; None until then, unless it waits.
+    def _known(self, idx: Index) -> list[Label]:
+        """The labels of what is in the index; of a stream those that are held."""
+        there = dict(zip(self.names, self.parts, strict=True))
+        if isinstance(idx, LiveIndex):
+            there[idx.names[-1]] = range(idx.gone, idx.gone + idx.lengths[-1])
+        parts = {name: there[name] for name in idx.names}
+        return [
+            one
+            for one in self.session.labels
+            if one.recording in parts
+            and parts[one.recording].start <= one.start
+            and one.end <= parts[one.recording].stop
+        ]
 
-        A key is what is asked for and of what: a recording, or a revision of the labels.
+    def _follows(
+        self, what: str, name: str, last: int | None, wait: bool, find: Callable[[], T]
+    ) -> T | None:
+        """What is asked about a recording; of a stream now and then, and the latest until then."""
+        version = 0 if last is None else last // LIVE_EVERY[what]
+        return self._asked((what, name), version, find, wait=wait, latest=last is not None)
+
+    def _asked(
+        self, key: Any, version: Any, find: Callable[[], T], *, wait: bool = False,
+        latest: bool = False,
+    ) -> T | None:  # fmt: skip
+        """What ``find`` gives, which is called once for a version; None until then, or it waits.
+
+        Args:
+            key: what is asked for, and of what.
+            version: of what it depends on; nobody asks for an older one.
+            latest: until it is there, that of an older version is given.
         """
         with self._locked:
-            if key not in self._work:
-                if isinstance(key[1], int):  # nobody asks for labels as they were
-                    self._work = {k: work for k, work in self._work.items() if k[0] != key[0]}
+            work = self._work.get(key)
+            if work is None or (work.version != version and (wait or work.result.done())):
                 # what is waited for does not queue behind what takes long
-                self._work[key] = self._pools[wait].submit(find)
+                future = self._pools[wait].submit(find)
+                former = work.result if work is not None and latest else None
+                self._work[key] = work = Work(version, future, former)
                 if not wait:
-                    self._work[key].add_done_callback(self._tell)
-            work = self._work[key]
-        return work.result() if wait or work.done() else None
+                    future.add_done_callback(self._tell_live if latest else self._tell)
+        if wait or (work.result.done() and (latest or work.version == version)):
+            return work.result.result()
+        former = work.former
+        return former.result() if former is not None and former.done() else None
 
     def _tell(self, _: Any) -> None:
         self._found += 1
+
+    def _tell_live(self, _: Any) -> None:
+        self._found_live += 1
+
+
+class KnownStates:
+    """The states of recordings, and those of windows that came later."""
+
+    def __init__(self, idx: Index) -> None:
+        self.found = explore.states(idx)
+        means = {name: means_around(idx, name) for name in idx.names}
+        self.centres = np.stack([
+            np.concatenate([means[name][labels == i] for name, labels in self.found.labels.items()])
+            .mean(0)
+            for i in range(len(self.found.share))
+        ])  # fmt: skip
+
+    def of(self, idx: Index, name: str) -> np.ndarray:
+        """The state of each window of a recording, -1 where a gap is."""
+        if name in self.found.labels:
+            return self.found.labels[name]
+        x = means_around(idx, name)
+        apart = np.square(self.centres).sum(1) - 2 * x @ self.centres.T
+        return np.where(idx.observed(name), apart.argmin(1), -1)
 
 
 def state_names(states: explore.States) -> list[str]:

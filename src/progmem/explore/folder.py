@@ -28,7 +28,7 @@ from progmem.errors import ArtifactError, InputError
 from progmem.explore.axes import Axes
 from progmem.explore.windows import WindowStream, window_length, window_starts
 from progmem.features import FeatureStats
-from progmem.files import new_array, read_whole, sha256_of, unfinished
+from progmem.files import make_folder, new_array, read_whole, sha256_of, unfinished
 from progmem.missing import tell_of_missing
 from progmem.model.encode import equal_neighbours
 from progmem.model.pmt import PMT, SERIES_AT_ONCE, only_pmt
@@ -189,7 +189,7 @@ def index(
             why = str(error)
         if log is not None:
             log(f"{why}; it is made anew")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.parent)
     with unfinished(folder) as new:
         new.mkdir()
         _write(new, model, series, note, log)

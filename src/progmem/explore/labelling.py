@@ -10,7 +10,7 @@ Shapes: n windows, V numbers of a vector, K classes, m windows to learn from.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,9 +91,11 @@ def classify(idx: Index, labels: Iterable[Sequence[object]]) -> Predictions:
     return Predictions(tuple(map(str, classes)), found)
 
 
-def labels_of_file(recordings: Sequence[Recording], source: Path, path: Path) -> list[Label]:
+def labels_of_file(
+    recordings: Sequence[Recording], source: Path, path: Path, *, limit: Any = None
+) -> list[Label]:
     """The labels in a file, which names pieces of recordings of ``source`` or whole ones."""
-    series = label_series(recordings, source, path)
+    series = label_series(recordings, source, path, limit=limit)
     return [
         Label(piece.origin or piece.name, piece.start, piece.start + len(piece.values), str(label))
         for piece, label in zip(series.recordings, series.labels, strict=True)

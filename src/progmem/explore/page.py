@@ -21,6 +21,7 @@ from progmem.explore.place import Place, Stretch
 WATCH = 1000  # ms between two looks at what other pages have changed
 KEYS = 9  # classes that a key names
 SHOWN = 8  # channels at first
+LIVE_WINDOWS = 60  # of a stream in view, at least
 LEAST_WINDOWS = 2  # in a stretch that nobody has dragged
 GRAPH: Any = {"displayModeBar": False, "scrollZoom": True, "doubleClick": False, "showTips": False}
 BLANK: Any = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
@@ -49,13 +50,14 @@ def _layout(findings: Findings) -> Any:
             dcc.Store(id="place", storage_type="session"),
             dcc.Store(id="stretch"),  # what of the place is marked: a pan leaves it as it is
             dcc.Store(id="revision", data=findings.revision),
+            dcc.Store(id="grown", data=findings.live_revision),
             dcc.Interval(id="watch", interval=WATCH),
             html.Header(
                 [
                     html.H1("progmem"),
                     dcc.Dropdown(
-                        [{"label": name, "value": i} for i, name in enumerate(names)], 0,
-                        id="recording", clearable=False, className="recording",
+                        [{"label": name, "value": i} for i, name in enumerate(names)],
+                        findings.home, id="recording", clearable=False, className="recording",
                     ),
                     html.Div(
                         dcc.Dropdown(
@@ -145,6 +147,10 @@ def _layout(findings: Findings) -> Any:
     )  # fmt: skip
 
 
+def _place(findings: Findings, kept: Any) -> Place:
+    return Place.of(kept, findings.parts, findings.home)
+
+
 def _told(callback: Callable[..., Any]) -> Callable[..., Any]:
     """Say in the page's last line what went wrong; what is on the page stays."""
 
@@ -172,12 +178,13 @@ def _moves(app: Dash, findings: Findings) -> None:
         Input("next", "n_clicks"),
         Input("previous", "n_clicks"),
         Input("whole", "n_clicks"),
+        Input("grown", "data"),
         Input({"type": "go", "to": ALL}, "n_clicks"),
         State("place", "data"),
     )
     @_told
     def move(recording: int, *given: Any) -> tuple[Any, ...]:
-        place = Place.of(given[-1], findings.lengths)
+        place = _place(findings, given[-1])
         # what a page begins with is no wish of anybody's: it goes where it was before
         there = moved(findings, place, ctx.triggered_id, ctx.triggered[0]["value"])
         if there is None and ctx.triggered_id is not None:
@@ -194,34 +201,37 @@ def _moves(app: Dash, findings: Findings) -> None:
 
 def moved(findings: Findings, place: Place, asked: Any, value: Any) -> Place | None:
     """Where a click, a drag or a key leads to; None where it means nothing."""
-    lengths = findings.lengths
+    parts = findings.parts
     size = LEAST_WINDOWS * findings.idx.window
     if not value and value != 0:
         return None
     if asked == "recording":
         if value == place.recording:
             return None
-        return Place.whole(value, lengths[value])
-    length, axis = lengths[place.recording], findings.axes[place.recording]
+        return Place.whole(value, parts[value])
+    there, axis = parts[place.recording], findings.axes[place.recording]
     if asked == "signal" and "xaxis.range[0]" in value:
         first, last = (axis.sample(value[f"xaxis.range[{i}]"]) for i in (0, 1))
-        return place.seeing(first, last, length)
+        return place.seeing(first, last, there)
     if asked == "signal" and "range" in value:
         # a drag over any of the rows counts; they share their axis of time
         first, last = sorted(axis.sample(edge) for edge in value["range"]["x"])
+        first, last = max(first, there.start), min(last, there.stop)
         return place.marking(first, last) if last > first else place.unmarked()
     if asked == "map":
         row = value["points"][0]["customdata"]
         return place.at(*findings.window_at(row))
     if asked == "next":
-        return place.next(lengths, size)
+        return place.next(parts, size)
     if asked == "previous":
-        return place.previous(lengths, size)
+        return place.previous(parts, size)
     if asked == "whole":
-        return place.seeing(0, length, length)
+        return place.seeing(there.start, there.stop, there)
+    if asked == "grown" and findings.live and place.recording == findings.home:
+        return place.following(there, LIVE_WINDOWS * findings.idx.window)
     if isinstance(asked, dict) and asked.get("type") == "go":
         number, start, end = map(int, asked["to"].split("-"))
-        return place.at(number, start, end, lengths[number])
+        return place.at(number, start, end, parts[number])
     return None
 
 
@@ -230,12 +240,15 @@ def _draws(app: Dash, findings: Findings) -> None:
         Output("signal", "figure"),
         Input("place", "data"),
         Input("revision", "data"),
+        Input("grown", "data"),
         Input("channels", "value"),
         Input("drag", "value"),
     )
     @_told
-    def draw(kept: Any, _: int, channels: list[int] | None, drag: str) -> Any:
-        place = Place.of(kept, findings.lengths)
+    def draw(kept: Any, _: int, __: Any, channels: list[int] | None, drag: str) -> Any:
+        place = _place(findings, kept)
+        if ctx.triggered_id == "grown" and place.recording != findings.home:
+            raise PreventUpdate
         recording = findings.recordings[place.recording]
         chosen = sorted(channels or findings.shown[:1])
         figure = figures.signal_figure(
@@ -279,7 +292,7 @@ def _draws(app: Dash, findings: Findings) -> None:
     )
     @_told
     def draw_map(_: int, colour: str, kept: Any) -> Any:
-        place = Place.of(kept, findings.lengths)
+        place = _place(findings, kept)
         return findings.map_figure(colour, findings.stretch(place))
 
     @app.callback(
@@ -338,7 +351,7 @@ def _labels(app: Dash, findings: Findings) -> None:
         if asked == "undo":
             said = findings.undo()
         else:
-            place = Place.of(kept, findings.lengths)
+            place = _place(findings, kept)
             stretch = findings.stretch(place)
             if stretch is None:
                 raise InputError("mark a stretch first: drag over the recording")
@@ -352,13 +365,20 @@ def _labels(app: Dash, findings: Findings) -> None:
 
     @app.callback(
         Output("revision", "data"),
+        Output("grown", "data"),
         Input("watch", "n_intervals"),
         State("revision", "data"),
+        State("grown", "data"),
     )
-    def watch(looks: int | None, revision: int) -> Any:
-        """What is new: from another page, or because it has been worked out."""
+    def watch(looks: int | None, revision: int, grown: int) -> Any:
+        """What is new: from another page, from a stream, or because it has been worked out."""
         # what follows from the revision would not begin if the first look gave nothing
-        return findings.revision if not looks or revision != findings.revision else no_update
+        news = not looks or revision != findings.revision
+        grew = grown != findings.live_revision
+        return (
+            findings.revision if news else no_update,
+            findings.live_revision if grew else no_update,
+        )
 
     @app.callback(
         Output("classes", "children"),

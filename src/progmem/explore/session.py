@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from progmem import artifact
 from progmem.errors import ArtifactError, InputError
 from progmem.explore.labelling import Label
-from progmem.files import held
+from progmem.files import held, make_folder
 from progmem.names import printable
 
 MOST_CHANGES = 10_000  # that can be undone
@@ -53,7 +53,7 @@ class Session:
         self._open = ExitStack()
         if self.folder.is_file():
             raise InputError(f"{self.folder} is a file; give a folder for the labels")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._open.enter_context(held(self.folder / ".lock", self.folder, wait=0))
         try:
             if self.path.exists():

@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 from progmem import explore
@@ -12,11 +13,14 @@ from progmem.data.recordings import Recordings
 from progmem.data.sample import SAMPLING_RATE, load_sample
 from progmem.errors import InputError
 from progmem.explore.findings import Findings
+from progmem.explore.follow import INPUT, check_source, following
 from progmem.explore.labelling import labels_of_file
+from progmem.explore.live import Live
 from progmem.explore.server import PORT, serving
 from progmem.explore.session import Session
 from progmem.model.pmt import PMT, only_pmt
 from progmem.model.saving import load
+from progmem.names import printable
 from progmem.progress import Log, silent
 from progmem.training.run_folder import read_as_trained, run_of
 
@@ -32,6 +36,7 @@ def serve_page(
     out: Path = OUT,
     *,
     labels: Path | None = None,
+    follow: Path | None = None,
     port: int = PORT,
     options: ReadOptions = BY_RULE,
     log: Log | None = print,
@@ -42,9 +47,12 @@ def serve_page(
         model: folder of a run or a model; without it and ``data``, the built-in sample is shown.
         out: folder for the index, the labels and all that the page writes.
         labels: a file of labels that are added where there are none yet.
+        follow: a file that grows, or "-" for standard input: lines of samples that are shown live.
         port: of this machine; 0 takes one that is free.
     """
-    with page_of(model, data, out, labels=labels, port=port, options=options, log=log) as address:
+    with page_of(
+        model, data, out, labels=labels, follow=follow, port=port, options=options, log=log
+    ) as address:
         (log or print)(f"open {address} in a browser; Ctrl-C ends it, labels are kept in {out}")
         try:
             threading.Event().wait()
@@ -59,6 +67,7 @@ def page_of(
     out: Path,
     *,
     labels: Path | None = None,
+    follow: Path | None = None,
     port: int = PORT,
     options: ReadOptions = BY_RULE,
     log: Log | None = None,
@@ -70,16 +79,32 @@ def page_of(
         raise InputError(f"{MISSING} ({error.name} is not installed)") from error
     if model is not None and data is None:
         raise InputError(f"which recordings? Give them after {model}, or nothing for the sample")
+    if follow is not None:
+        check_source(follow)
     with Session(out) as session:  # which keeps other programs out
         loaded, recordings = _sample(log) if model is None else _own(model, data, options, log)
         idx = explore.index(loaded, recordings, out / "index", log=log)
         if labels is not None:
-            count = session.add(labels_of_file(recordings, data or Path("the sample"), labels))
+            count = session.add(
+                labels_of_file(recordings, data or Path("the sample"), labels, limit=options.limit)
+            )
             (log or silent)(f"labels of {labels} that are new here: {count}")
-        findings = Findings(idx, recordings, session)
-        with closing(findings), serving(make_app(findings, out), port) as address:
+        live = None if follow is None else Live(loaded, idx, _stream_name(follow))
+        findings = Findings(idx, recordings, session, live)
+        with ExitStack() as open_:
+            if live is not None and follow is not None:
+                open_.enter_context(following(live, follow, loaded.info.missing))
+            open_.enter_context(closing(findings))
+            address = open_.enter_context(serving(make_app(findings, out), port))
             findings.begin()
             yield address
+
+
+def _stream_name(source: Path) -> str:
+    """Of a file its name, by which its labels are known again; what comes once has its time."""
+    if source != INPUT:
+        return printable(source.name)
+    return f"live since {datetime.now():%Y-%m-%d %H:%M:%S}"
 
 
 def _own(

@@ -9,7 +9,7 @@ from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted, shaped
 from progmem.encoding import Encoder
 from progmem.errors import ArtifactError, InputError
-from progmem.files import check_output, read_whole, unfinished
+from progmem.files import check_output, make_folder, read_whole, unfinished
 from progmem.forecasting.ridges import GAPS, Column
 from progmem.forecasting.series import Fitted, FittedSeries
 from progmem.model import saving
@@ -34,7 +34,7 @@ def save(forecaster: "PMTForecaster", path: Path) -> None:
         files = {name: MANY.format(i) for i, name in enumerate(series)}
     if forecaster.owns_encoder_ or forecaster.many_:
         check_folder(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with unfinished(path) as new:
             new.mkdir()
             if forecaster.owns_encoder_:

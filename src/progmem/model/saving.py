@@ -16,7 +16,7 @@ from progmem.config import PMT, ModelConfig
 from progmem.data.recordings import ChannelInfo
 from progmem.errors import ArtifactError, ConfigError, ModelFolderError
 from progmem.features import FeatureStats
-from progmem.files import UNFINISHED
+from progmem.files import UNFINISHED, make_folder
 from progmem.provenance import History, TrainedOn
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def save(model: AnyEncoder, folder: Path) -> str:
         raise ModelFolderError(f"{folder} is a file; save a model into a folder of its own")
     if folder.exists() and not all(_is_ours(path.name) for path in folder.iterdir()):
         raise ModelFolderError(f"{folder} holds other files; save a model into a folder of its own")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     note: dict[str, Any] = {"config": settings_of(model)}
     if model.name != PMT:  # models of earlier versions have no name
         note["encoder"] = model.name

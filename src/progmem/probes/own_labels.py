@@ -76,7 +76,7 @@ def classify_files(
     recordings: Sequence[Recording] = read
     y = None
     if probe is None:
-        recordings, y = labelled_series(read, data, labels)
+        recordings, y = labelled_series(read, data, labels, limit=options.limit)
     targets, whole = recordings, read
     if predict is not None:
         targets = whole = read_as_trained(predict, run, options, encoder.info, log=log)
@@ -181,7 +181,7 @@ def _pretrained(
 
     assert out is not None
     cfg, run = read_config(None, []), run_beside(out)
-    _, y = labelled_series(read_with(data, options, log=log), data, labels)
+    _, y = labelled_series(read_with(data, options, log=log), data, labels, limit=options.limit)
     known = drop_missing_labels(y)[1]  # what does not fit is refused before training
     check_labels(known, len(known))
     if log is not None:

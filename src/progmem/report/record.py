@@ -17,7 +17,7 @@ import torch
 import progmem
 from progmem import guard
 from progmem.errors import ArtifactError
-from progmem.files import write_file
+from progmem.files import make_folder, write_file
 
 RESULTS = Path("results")
 PACKAGES = ("torch", "numpy", "scikit-learn", "lightning")
@@ -43,7 +43,7 @@ def save(experiment: str, name: str, result: dict[str, Any], *, folder: Path = R
 
 
 def write(path: Path, result: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_file(path, (_text(result | {"sha256": _sha256(result)}) + "\n").encode())
     return path
 

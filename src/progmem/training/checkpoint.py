@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from progmem import artifact, legacy
 from progmem.artifact import noted
 from progmem.errors import ArtifactError, ConfigError
+from progmem.files import make_folder
 from progmem.model.saving import with_feature_stats
 
 KEEP = 3
@@ -37,7 +38,7 @@ def save_checkpoint(
     fingerprint: Mapping[str, Any],
 ) -> None:
     """Write the state after ``step`` steps, then drop all but the newest few that are good."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     tensors = {f"learner.{n}": t for n, t in learner.state_dict().items()}
     for name, parameter in learner.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
+from progmem.files import explained
 from progmem.progress import duration, make_bar
 
 PACED = 4  # steps after which the time of a run is foretold
@@ -83,7 +84,8 @@ class MetricsLog:
         self.paced_from = 0.0
         self.began = time.perf_counter()
         self.rows = 0
-        self.file = None if folder is None else (folder / "metrics.jsonl").open("a")
+        self.path = Path() if folder is None else folder / "metrics.jsonl"
+        self.file = None if folder is None else self.path.open("a")
         self.board = None if folder is None else _tensorboard(folder)
         self.bar = None if folder is None or log is not print else make_bar(first, total)
         self.said = self.began
@@ -127,8 +129,9 @@ class MetricsLog:
         """Write the values of step number ``step`` (from 1), which trained on ``rows`` series."""
         assert self.file is not None
         self.rows += rows
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
-        self.file.flush()
+        with explained(self.path):
+            self.file.write(json.dumps({"step": step, **values}) + "\n")
+            self.file.flush()
         rate = self.rows / (time.perf_counter() - self.began)
         text = "  ".join(f"{name} {values[name]:.3f}" for name in PRINTED if name in values)
         if self.bar is not None:

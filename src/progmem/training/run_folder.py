@@ -23,7 +23,7 @@ from progmem.data.options import ReadOptions
 from progmem.data.recordings import ChannelInfo, Recording, Recordings, check_order, columns_of
 from progmem.data.source import open_files
 from progmem.errors import ConfigError, InputError
-from progmem.files import held, to_json, write_file
+from progmem.files import held, make_folder, to_json, write_file
 from progmem.legacy import current_settings
 from progmem.progress import Log
 from progmem.provenance import NONE, History, TrainedOn
@@ -41,7 +41,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise ConfigError(f"{folder} is a file; give a run a folder of its own")
     if folder.exists() and any(folder.iterdir()) and not (folder / ".lock").exists():
         raise ConfigError(f"{folder} holds other files; give a run a folder of its own")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with ExitStack() as stack:
         try:
             stack.enter_context(held(folder / ".lock", folder, wait=0))
