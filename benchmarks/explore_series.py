@@ -3,9 +3,9 @@
 A tiny model is trained without labels on each series alone, by the default recipe but for 100
 steps. Boundaries: how far the true ones are from the nearest one that is told, in % of the series,
 where the number is known. Anomalies: the area under the ROC curve of `surprise` over samples, and
-whether the most surprising stretch is at an anomaly. Beside them ClaSP with the period that aeon
-gives for a series, and the distance of a stretch of values from the nearest one before it,
-z-normalised and not.
+whether the most surprising stretch is at an anomaly; the first tenth of a series, which has little
+before it, is not scored. Beside them ClaSP with the period that aeon gives for a series, and the
+distance of a stretch of values from the nearest one before it, z-normalised and not.
 
 Shapes: L samples, n stretches, m samples of a stretch.
 """
@@ -105,7 +105,7 @@ def surprised(name: str, series: Series, idx: explore.Index) -> list[dict[str, A
     """A sample is scored by the mean of the stretches that it lies in."""
     assert series.anomalous is not None
     h, L = idx.window, len(series.values)
-    m = STRETCH * h
+    m, first = STRETCH * h, -(-L // (10 * h))  # behind the first tenth
     rows = []
     for method, scores in {  # of the stretch from each window on
         "surprise": explore.surprise(idx, name)[STRETCH - 1 :],
@@ -113,11 +113,11 @@ def surprised(name: str, series: Series, idx: explore.Index) -> list[dict[str, A
         "values": unlike_before(series.values, m, h, normalised=False),
     }.items():
         total, count = np.zeros(L), np.zeros(L)
-        for i in np.flatnonzero(np.isfinite(scores)):
+        for i in range(first, len(scores)):
             total[i * h : i * h + m] += scores[i]
             count[i * h : i * h + m] += 1
         known = count > 0
-        best = int(np.nanargmax(scores)) * h
+        best = (first + int(np.argmax(scores[first:]))) * h
         rows.append({
             "series": name, "method": method, "stretch": m,
             "auc": float(roc_auc_score(series.anomalous[known], total[known] / count[known])),

@@ -20,7 +20,7 @@ from progmem.probes import own_labels
 ROOT = Path(__file__).parent.parent
 TASKS = [ROOT / "docs" / f"{name}.md" for name in (
     "getting_started", "classify", "forecast", "streams", "own_files", "method", "reproduce",
-    "performance", "reliability", "explore",
+    "performance", "reliability", "explore", "explore_page",
 )]  # fmt: skip
 PAGES = [ROOT / "README.md", *TASKS]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", flags=re.S | re.M)

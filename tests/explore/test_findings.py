@@ -13,6 +13,7 @@ from progmem import explore
 from progmem.cli import main
 from progmem.data.recordings import Recordings
 from progmem.errors import InputError
+from progmem.explore import exports
 from progmem.explore.exports import FILES, export
 from progmem.explore.findings import Findings
 from progmem.explore.page import make_app, moved
@@ -139,7 +140,7 @@ def test_clicks_drags_and_keys_lead_to_places(findings):
     assert moved(findings, place, "signal", zoom) == Place(0, 500, 1000)
     assert moved(findings, place, "signal", {"autosize": True}) is None
     assert moved(findings, place, "signal", None) is None
-    assert moved(findings, place, "recording", 2) == Place(2, 0, 1200)
+    assert moved(findings, place, "recording", 2) == Place.whole(2, range(1200))
     assert moved(findings, place, "recording", 0) is None
     row = int(findings.idx.starts[2]) + 3
     there = moved(findings, place, "map", {"points": [{"customdata": row}]})
@@ -242,3 +243,12 @@ def test_another_model_makes_the_index_anew_and_keeps_the_labels(tmp_path):
     assert any("index is of another model; it is made anew" in line for line in said)
     with Session(tmp_path / "out") as session:
         assert [tuple(one) for one in session.labels] == [("X", 0, 100, "slow")]
+
+
+def test_a_report_names_what_is_surprising_once(findings):
+    rows = exports._surprising(findings)[1:]
+    assert 1 < len(rows) <= exports.TOP
+    apart = explore.STRETCH * findings.idx.window / 50  # s
+    starts = [(name, float(start.removesuffix(" s"))) for name, start, *_ in rows]
+    for i, (name, start) in enumerate(starts):
+        assert all(abs(start - s) >= apart - 1e-6 for n, s in starts[:i] if n == name)

@@ -119,15 +119,19 @@ def test_a_page_shows_a_stream_beside_recordings_and_labels_of_it_count(
         predicted = ribbons["predicted"].cells
         kind = predicted.spans.mean(1) % (2 * KIND) < KIND
         assert np.mean((predicted.value == 1) == kind) > 0.8
+        before = findings.live_revision, findings.revision
+        assert not any(one.awaited for one in findings.ribbons(number))
         for file in FILES:
             export(findings, tmp_path / file)
         place = Place.whole(number, findings.parts[number])
-        before = place.last
         stream.push(recordings.values[0][1000:])
-        grown = moved(findings, place, "grown", [before, findings.parts[number].stop])
+        grown = moved(findings, place, "grown", findings.live_revision)
         assert (grown.last, grown.last - grown.first) == (1200, 60 * idx.window)
-        assert moved(findings, place._replace(last=900), "grown", [before, 1200]) is None
-        assert moved(findings, Place(0, 0, 1200), "grown", [0, 1200]) is None
+        assert moved(findings, place._replace(at_end=False), "grown", 9) is None
+        assert moved(findings, Place.whole(0, range(1200)), "grown", 9) is None
+        findings.ribbons(number)
+        wait_for(lambda: findings.live_revision > before[0])  # so that the page draws what is new
+        assert findings.revision == before[1]  # and leaves the map as it is
         newer = {one.name: one for one in findings.ribbons(number)}
         assert newer["predicted"].cells.spans[-1, 1] > predicted.spans[-1, 1]
         for _ in range(4):  # until the stretches with labels are forgotten

@@ -77,14 +77,15 @@ def test_what_a_browser_kept_is_where_it_goes_on():
 
 
 def test_a_view_at_the_end_of_a_stream_follows_it_and_another_stays():
-    place = Place(0, 400, 500)
-    assert place.following(500, range(560), 50) == Place(0, 460, 560)
-    assert place.following(500, range(560), 200) == Place(0, 360, 560)
-    assert place.following(501, range(560), 50) is None
-    assert Place(0, 0, 8).following(0, range(30), 200) == Place(0, 0, 30)
+    end = Place.whole(0, range(500)).seeing(400, 500, range(500))
+    assert end.following(range(560), 50)[:3] == (0, 460, 560)
+    assert end.following(range(560), 200)[:3] == (0, 360, 560)
+    assert end.following(range(560), 50).following(range(900), 50)[:3] == (0, 800, 900)
+    assert end.seeing(300, 400, range(500)).following(range(560), 50) is None
+    assert Place.whole(0, range(8)).following(range(30), 200)[:3] == (0, 0, 30)
 
 
 def test_a_place_that_a_stream_has_forgotten_in_part_is_left_for_what_is_there():
     kept = Place(1, 100, 200, 110, 120)._asdict()
     assert Place.of(kept, [range(10), range(150, 900)], 1) == Place(1, 150, 250)
-    assert Place.of(kept, [range(10), range(300, 900)], 1) == Place(1, 300, 900)
+    assert Place.of(kept, [range(10), range(300, 900)], 1) == Place.whole(1, range(300, 900))

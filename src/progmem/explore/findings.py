@@ -64,6 +64,7 @@ class Findings:
         self.shown = list(range(first, len(self.channels)))  # those that are not a calendar
         self._work: dict[Any, Work] = {}
         self._found = 0  # pieces of work that are done
+        self._found_live = 0  # of those that are about a stream
         self._locked = threading.Lock()
         self._pools = {wait: ThreadPoolExecutor(1) for wait in (False, True)}
 
@@ -107,6 +108,11 @@ class Findings:
     def revision(self) -> int:
         """Grows whenever a page has something new to show."""
         return self.session.revision + self._found + bool(self.live and self.live.said)
+
+    @property
+    def live_revision(self) -> int:
+        """Grows whenever there is something new about a stream."""
+        return self._found_live + (self.parts[-1].stop if self.live else 0)
 
     def stretch(self, place: Place) -> Stretch | None:
         """What is marked, if anything is."""
@@ -313,8 +319,8 @@ class Findings:
                 future = self._pools[wait].submit(find)
                 former = work.result if work is not None and latest else None
                 self._work[key] = work = Work(version, future, former)
-                if not wait and not latest:
-                    future.add_done_callback(self._tell)
+                if not wait:
+                    future.add_done_callback(self._tell_live if latest else self._tell)
         if wait or (work.result.done() and (latest or work.version == version)):
             return work.result.result()
         former = work.former
@@ -322,6 +328,9 @@ class Findings:
 
     def _tell(self, _: Any) -> None:
         self._found += 1
+
+    def _tell_live(self, _: Any) -> None:
+        self._found_live += 1
 
 
 class KnownStates:

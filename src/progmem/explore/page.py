@@ -50,7 +50,7 @@ def _layout(findings: Findings) -> Any:
             dcc.Store(id="place", storage_type="session"),
             dcc.Store(id="stretch"),  # what of the place is marked: a pan leaves it as it is
             dcc.Store(id="revision", data=findings.revision),
-            dcc.Store(id="grown", data=[_stop(findings)] * 2),  # a stream: its end before and now
+            dcc.Store(id="grown", data=findings.live_revision),
             dcc.Interval(id="watch", interval=WATCH),
             html.Header(
                 [
@@ -151,11 +151,6 @@ def _place(findings: Findings, kept: Any) -> Place:
     return Place.of(kept, findings.parts, findings.home)
 
 
-def _stop(findings: Findings) -> int:
-    """The end of what a page shows first: that of the stream, where one is followed."""
-    return findings.parts[findings.home].stop
-
-
 def _told(callback: Callable[..., Any]) -> Callable[..., Any]:
     """Say in the page's last line what went wrong; what is on the page stays."""
 
@@ -233,7 +228,7 @@ def moved(findings: Findings, place: Place, asked: Any, value: Any) -> Place | N
     if asked == "whole":
         return place.seeing(there.start, there.stop, there)
     if asked == "grown" and findings.live and place.recording == findings.home:
-        return place.following(value[0], there, LIVE_WINDOWS * findings.idx.window)
+        return place.following(there, LIVE_WINDOWS * findings.idx.window)
     if isinstance(asked, dict) and asked.get("type") == "go":
         number, start, end = map(int, asked["to"].split("-"))
         return place.at(number, start, end, parts[number])
@@ -245,12 +240,15 @@ def _draws(app: Dash, findings: Findings) -> None:
         Output("signal", "figure"),
         Input("place", "data"),
         Input("revision", "data"),
+        Input("grown", "data"),
         Input("channels", "value"),
         Input("drag", "value"),
     )
     @_told
-    def draw(kept: Any, _: int, channels: list[int] | None, drag: str) -> Any:
+    def draw(kept: Any, _: int, __: Any, channels: list[int] | None, drag: str) -> Any:
         place = _place(findings, kept)
+        if ctx.triggered_id == "grown" and place.recording != findings.home:
+            raise PreventUpdate
         recording = findings.recordings[place.recording]
         chosen = sorted(channels or findings.shown[:1])
         figure = figures.signal_figure(
@@ -372,15 +370,15 @@ def _labels(app: Dash, findings: Findings) -> None:
         State("revision", "data"),
         State("grown", "data"),
     )
-    def watch(looks: int | None, revision: int, grown: list[int]) -> Any:
+    def watch(looks: int | None, revision: int, grown: int) -> Any:
         """What is new: from another page, from a stream, or because it has been worked out."""
         # what follows from the revision would not begin if the first look gave nothing
         news = not looks or revision != findings.revision
-        before, now = grown[1], _stop(findings)
-        return findings.revision if news else no_update, [
-            before,
-            now,
-        ] if now > before else no_update
+        grew = grown != findings.live_revision
+        return (
+            findings.revision if news else no_update,
+            findings.live_revision if grew else no_update,
+        )
 
     @app.callback(
         Output("classes", "children"),

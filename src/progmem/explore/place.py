@@ -25,7 +25,7 @@ class Place(NamedTuple):
     Example:
         >>> place = Place.whole(0, range(1000)).marking(100, 150)
         >>> place.next([range(1000), range(400)])
-        Place(recording=0, first=0, last=1000, start=150, end=200)
+        Place(recording=0, first=0, last=1000, start=150, end=200, at_end=True)
     """
 
     recording: int
@@ -33,10 +33,11 @@ class Place(NamedTuple):
     last: int
     start: int | None = None
     end: int | None = None
+    at_end: bool = False  # the view ends with the recording, and goes on with it if it grows
 
     @classmethod
     def whole(cls, recording: int, there: range) -> "Place":
-        return cls(recording, there.start, there.stop)
+        return cls(recording, there.start, there.stop, at_end=True)
 
     @classmethod
     def of(cls, kept: Mapping[str, Any] | None, parts: Sequence[range], home: int = 0) -> "Place":
@@ -63,11 +64,12 @@ class Place(NamedTuple):
         """The same recording from ``first`` to ``last``, as far as it is there."""
         size = max(LEAST_VIEW, min(last - first, len(there)))
         first = max(there.start, min(first, there.stop - size))
-        return self._replace(first=first, last=min(there.stop, first + size))
+        last = min(there.stop, first + size)
+        return self._replace(first=first, last=last, at_end=last == there.stop)
 
-    def following(self, before: int, there: range, least: int) -> "Place | None":
-        """At the end of a stream that has grown, if the view was at its end ``before``."""
-        if self.last < before:
+    def following(self, there: range, least: int) -> "Place | None":
+        """At the end of a stream that has grown, if the view was there before."""
+        if not self.at_end:
             return None
         size = max(self.last - self.first, least)
         return self.seeing(there.stop - size, there.stop, there)
