@@ -1,6 +1,6 @@
 """How long the page of ``progmem explore`` lets a person wait, measured in a browser.
 
-    python -m benchmarks.explore_page        # writes results/explore_page/cpu.json
+    python -m benchmarks.explore_page        # writes results/explore_page/<samples>.json
 
 Recordings of a million and of ten million samples, three channels, 100,000 windows each, in a few
 kinds that take turns. The vectors of windows are drawn at random around one for each kind: what
@@ -9,6 +9,7 @@ A time is that from the mouse button or the key to the changed figure, the brows
 """
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -178,16 +179,20 @@ def _labels(tab: Any, repeats: int) -> list[float]:
 def explore_page_table(results: list[dict[str, Any]]) -> str:
     """What a person waits for beside its bound, the best of several and their median."""
     lines = []
-    for row in results[0]["rows"]:
+    by_size = sorted(results, key=lambda result: result["config"]["samples"])
+    for samples, row in ((one["config"]["samples"], row) for one in by_size for row in one["rows"]):
         bound = BOUNDS.get(row["what"])
         best = min(row["seconds"])
         said = "" if bound is None else "reached" if best <= bound else "missed"
         lines.append([
-            f"{row['samples']:,}", row["what"], "-" if bound is None else f"{bound:g} s",
+            f"{samples:,}", row["what"], "-" if bound is None else f"{bound:g} s",
             f"{best:.2f} s", f"{median(row['seconds']):.2f} s", said,
         ])  # fmt: skip
     header = ["samples", "what", "bound", "best", "median", ""]
-    return markdown(header, lines)
+    loads = ", ".join(f"{one['load']:.1f}" for one in by_size)
+    cores = by_size[0]["config"]["cores"]
+    note = f"{cores} cores, which other work shared: {loads} processes waited for them on average."
+    return f"{markdown(header, lines)}\n\n{note}"
 
 
 def main() -> None:
@@ -200,19 +205,18 @@ def main() -> None:
     parser.add_argument("--commit", help="where there is no repository to ask")
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
-    rows = [
-        {"samples": samples, "what": what, "seconds": seconds}
-        for samples in chosen.samples
-        for what, seconds in measure(samples, chosen.windows, chosen.repeats).items()
-    ]
-    with chromium() as browser:
-        version = browser.version
-    config = {"windows": chosen.windows, "numbers of a vector": VECTOR, "channels": CHANNELS,
-              "size": SIZE, "chromium": version}  # fmt: skip
-    result = {**record.environment("cpu", chosen.commit), "config": config, "seeds": [0],
-              "repeats": chosen.repeats, "rows": rows}  # fmt: skip
-    path = record.save("explore_page", "cpu", result, folder=chosen.out)
-    print(f"written: {path}\n\n{explore_page_table([result])}")
+    for samples in chosen.samples:
+        found = measure(samples, chosen.windows, chosen.repeats)
+        rows = [{"what": what, "seconds": seconds} for what, seconds in found.items()]
+        with chromium() as browser:
+            version = browser.version
+        config = {"samples": samples, "windows": chosen.windows, "numbers of a vector": VECTOR,
+                  "channels": CHANNELS, "size": SIZE, "chromium": version,
+                  "cores": os.cpu_count()}  # fmt: skip
+        result = {**record.environment("cpu", chosen.commit), "config": config, "seeds": [0],
+                  "repeats": chosen.repeats, "load": os.getloadavg()[1], "rows": rows}  # fmt: skip
+        path = record.save("explore_page", str(samples), result, folder=chosen.out)
+        print(f"written: {path}\n\n{explore_page_table([result])}")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,15 @@ def test_a_made_recording_has_an_index_that_finds_its_kinds(tmp_path):
 
 def test_the_table_says_what_is_reached_and_what_is_missed():
     rows = [
-        {"samples": 1000, "what": "pan", "seconds": [0.7, 0.4, 0.6]},
-        {"samples": 1000, "what": "refit", "seconds": [1.2, 1.4]},
-        {"samples": 1000, "what": "search on the page", "seconds": [0.5]},
+        {"what": "pan", "seconds": [0.7, 0.4, 0.6]},
+        {"what": "refit", "seconds": [1.2, 1.4]},
+        {"what": "search on the page", "seconds": [0.5]},
     ]
-    _, _, *lines = explore_page.explore_page_table([{"rows": rows}]).splitlines()
+    result = {"config": {"samples": 1000, "cores": 2}, "load": 4.25, "rows": rows}
+    _, _, *lines, _, note = explore_page.explore_page_table([result]).splitlines()
     assert lines == [
         "| 1,000 | pan | 0.5 s | 0.40 s | 0.60 s | reached |",
         "| 1,000 | refit | 1 s | 1.20 s | 1.30 s | missed |",
         "| 1,000 | search on the page | - | 0.50 s | 0.50 s |  |",
     ]
+    assert note.startswith("2 cores, which other work shared: 4.2 processes")

@@ -13,6 +13,7 @@ from progmem import explore
 from progmem.cli import main
 from progmem.data.recordings import Recordings
 from progmem.errors import InputError
+from progmem.explore import exports
 from progmem.explore.exports import FILES, export
 from progmem.explore.findings import Findings
 from progmem.explore.page import make_app, moved
@@ -242,3 +243,12 @@ def test_another_model_makes_the_index_anew_and_keeps_the_labels(tmp_path):
     assert any("index is of another model; it is made anew" in line for line in said)
     with Session(tmp_path / "out") as session:
         assert [tuple(one) for one in session.labels] == [("X", 0, 100, "slow")]
+
+
+def test_a_report_names_what_is_surprising_once(findings):
+    rows = exports._surprising(findings)[1:]
+    assert 1 < len(rows) <= exports.TOP
+    apart = explore.STRETCH * findings.idx.window / 50  # s
+    starts = [(name, float(start.removesuffix(" s"))) for name, start, *_ in rows]
+    for i, (name, start) in enumerate(starts):
+        assert all(abs(start - s) >= apart - 1e-6 for n, s in starts[:i] if n == name)

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from progmem.errors import InputError
 from progmem.explore.figures import CLASSES, INK, Ribbon, cells_in, thin
 from progmem.explore.findings import Findings, most_probable
+from progmem.explore.stretches import STRETCH
 from progmem.explore.tables import runs, stretch_table
 from progmem.files import check_output, write_file
 from progmem.report.html import Section, write_report
@@ -94,14 +95,14 @@ def _write_report(findings: Findings, path: Path) -> None:
     sections.append(
         Section(
             "What is unlike the rest",
-            "The stretches with the largest surprise, as the page has them.",
+            "The largest surprise, as the page has it, in units of the median of the recording.",
             table=_surprising(findings),
         )
     )
     shown = _most_labelled(findings)[:DRAWN]
     for number in shown:
         axis, there = findings.axes[number], findings.parts[number]
-        text = f"From {axis.text(there.start)}, {axis.duration(len(there))}."
+        text = f"{axis.duration(len(there))} from {axis.text(there.start)} on."
         sections.append(Section(findings.names[number], text, _picture(findings, number)))
     left = len(findings.names) - len(shown)
     lead = findings.counts() + (f"; pictures of {DRAWN}, {left} are left out" if left else "")
@@ -119,12 +120,13 @@ def _surprising(findings: Findings) -> list[list[str]]:
     idx = findings.idx
     for name in idx.names:
         spans, values = idx.windows(name), findings.surprise(name, idx)
-        best = np.argsort(np.where(np.isfinite(values), -values, np.inf))[:TOP]
-        found += [
-            (float(values[i]), name, int(spans[i, 0]), int(spans[i, 1]))
-            for i in best
-            if values[i] > 0
-        ]
+        values = np.where(np.isfinite(values), values, 0.0)
+        for _ in range(TOP):
+            i = int(values.argmax())
+            if not values[i] > 0:
+                break
+            found.append((float(values[i]), name, int(spans[i, 0]), int(spans[i, 1])))
+            values[max(0, i - STRETCH + 1) : i + STRETCH] = 0.0  # they have windows in common
     rows = [["series", "from", "to", "surprise"]]
     for value, name, start, end in sorted(found, reverse=True)[:TOP]:
         axis = findings.axes[findings.names.index(name)]
