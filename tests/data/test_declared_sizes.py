@@ -10,6 +10,7 @@ import pytest
 import progmem
 from progmem import guard
 from progmem.cli import main
+from progmem.data import datasets
 from progmem.data.labels import read_labels
 from progmem.errors import InputError
 
@@ -89,6 +90,16 @@ def test_the_option_reaches_the_file_of_labels_too(tmp_path):
     with pytest.raises(InputError, match=r"declares 50... cells.*--limit"):
         read_labels(tmp_path / "y.csv")
     assert read_labels(tmp_path / "y.csv", "1GB").labels.tolist() == ["1"]
+
+
+def test_a_file_of_a_data_set_that_is_too_large_is_to_be_made_anew(tmp_path):
+    for name, content in (
+        ("Wafer.npz", zipped(x=bytes(100 * 2**20))), ("ETTh1.csv.gz", FILES["many cells"][1]),
+    ):  # fmt: skip
+        (tmp_path / name).write_bytes(content)
+    for name in ("Wafer", "ETTh1"):
+        with pytest.raises(InputError, match="is larger than this set; make its file anew with"):
+            datasets.load(name, tmp_path)
 
 
 def test_gaps_of_working_days_are_counted_before_they_are_filled(tmp_path):

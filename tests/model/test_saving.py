@@ -165,6 +165,15 @@ def test_a_small_file_that_claims_a_large_model_is_refused_before_it_is_built(fo
     assert time.perf_counter() - began < 5
 
 
+def test_statistics_are_not_made_up_for_a_size_that_a_model_only_claims(folder):
+    change_config(folder, channels=10**12)
+    found = artifact.read(weights(folder), "model")
+    kept = {name: t for name, t in found.tensors.items() if "feature_stats" not in name}
+    artifact.write(weights(folder), "model", kept, found.note)
+    with pytest.raises(progmem.ModelFolderError, match=r"has shape .*, not .*1000000000000"):
+        progmem.load(folder)
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(progmem.ModelFolderError, match=r"there is no model folder .*nowhere"):
         progmem.load(tmp_path / "nowhere")

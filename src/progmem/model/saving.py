@@ -173,6 +173,8 @@ def build(found: Artifact, folder: Path) -> AnyEncoder:
             first = next(name for name, _ in expected.named_parameters())
             dtype = tensors.get(first, torch.empty(0)).dtype  # as all weights
             shapes = expected.to(dtype).state_dict()
+            own = {n: t for n, t in shapes.items() if n in tensors or FEATURE_STATS not in n}
+            artifact.check_tensors(tensors, own, unread)
             tensors = with_feature_stats(tensors, shapes)
             artifact.check_tensors(tensors, shapes, unread)
             model: AnyEncoder = make().to(dtype)
