@@ -2,10 +2,11 @@
 
 Threads meet after every operation. OpenMP lets those that are first wait at work, for some
 milliseconds, which is the fastest where each thread has a core of its own. Beside other work one of
-them is often not running, and what the others do meanwhile takes the time that it waits for: a step
-was seen to take a hundred times as long. Threads that sleep instead leave their cores to it, but
-wake late, which costs up to half of the speed on a free machine. So they sleep on a busy machine
-only (`python -m benchmarks.busy_machine`); what they compute is the same to the bit.
+them is often not running, and what the others do meanwhile takes the time that it waits for.
+Threads that sleep instead leave their cores to it, but wake late, which costs more than a third of
+the speed on a free machine. So they sleep on a busy machine only, which
+`python -m benchmarks.busy_machine` measures. Fewer threads would do as well there, but they add up
+in another order; this changes no bit.
 """
 
 import os
