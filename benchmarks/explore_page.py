@@ -47,7 +47,8 @@ WATCHED = """() => {
   window.labels = () => JSON.stringify(  // the lowest ribbons: those given and those predicted
     window.drawn().filter((row) => row.type === "heatmap").slice(0, 2).map((row) => row.z));
   window.card = () => document.querySelector("#similar .card img");
-  window.changed = (what) => new Promise((done) => {
+  window.changed = (what) => new Promise((done, fail) => {
+    setTimeout(() => fail(new Error("nothing has changed")), 60000);
     const tell = () => done(performance.now() - window.began);
     const look = () => requestAnimationFrame(what() && what() !== window.former ? tell : look);
     look();
