@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import pages
 from benchmarks.baselines_tables import baselines_table, peers_cnn_table, peers_table
+from benchmarks.busy_machine import busy_machine_table
 from benchmarks.compute_tables import (
     aggregator_table,
     before_and_after_table,
@@ -90,6 +91,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "training_step": training_table,
     "kernel_families": families_table,
     "before_and_after": before_and_after_table,
+    "busy_machine": busy_machine_table,
     "numerics": numerics_table,
     "forecast": forecast_table,
     "forecast_harness": forecast_table,

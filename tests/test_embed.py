@@ -67,6 +67,19 @@ def test_recordings_of_one_length_are_embedded_together(tmp_path, monkeypatch):
     assert checked == [["0"], ["1", "2"], ["3"], ["4", "5"], ["6"]]
 
 
+def test_the_time_that_is_left_is_that_of_the_features_too(tmp_path, monkeypatch):
+    monkeypatch.setattr("progmem.embed.CHUNK", 30)
+    monkeypatch.setattr("progmem.progress.EVERY", 0.0)
+    model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
+    for passes in (1, 2):
+        said = []
+        embed(model, [Recording("a", np.ones((120, 2)))], tmp_path / f"{passes}", log=said.append)
+        done = [int(line.split(": ")[1].split()[0]) for line in said[1:-1]]
+        assert done == list(range(30, 120 * passes, 30))
+        assert all(f" of {120 * passes}, about" in line for line in said[1:-1])
+        model.feature_stats.set(fit_feature_stats(model, [r.values for r in made_recordings()]))
+
+
 def test_recordings_without_a_value_are_told_of(tmp_path):
     model = progmem.PMT(progmem.ModelConfig(channels=2, size="tiny"))
     nothing = Recording("nothing", np.full((40, 2), np.nan))

@@ -3,6 +3,10 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from progmem.threads import sleep_beside_others
+
+sleep_beside_others()  # before torch is loaded
+
 from progmem import data
 from progmem.config import ModelConfig
 from progmem.data.reader import read

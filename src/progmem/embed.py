@@ -28,7 +28,7 @@ from progmem.model.encode import (
 from progmem.model.pmt import PMT, SERIES_AT_ONCE
 from progmem.model.saving import AnyEncoder, load
 from progmem.names import to_cell
-from progmem.progress import Log, progress
+from progmem.progress import Advance, Log, progress
 from progmem.series import Series, check_finite
 from progmem.training.run_folder import data_settings, read_as_trained, run_of
 
@@ -96,7 +96,8 @@ def embed(
         files.write_places(recordings, series.lengths, sampling_rate)
         stats = model.feature_stats.values
         told = f"encoding {len(names)} recordings"
-        with eval_mode(model), progress(told, sum(series.lengths), log=log) as advance:
+        passes = 1 if stats is None else 2  # over the samples: the second is for the features
+        with eval_mode(model), progress(told, passes * sum(series.lengths), log=log) as advance:
             for rows in equal_neighbours(series.lengths, CHUNK, SERIES_AT_ONCE):
                 part, index = files.part(rows), torch.arange(len(rows))
                 if isinstance(model, PMT):
@@ -110,7 +111,7 @@ def embed(
                     advance(sum(series.lengths[i] for i in rows))
                 check_finite(part.sequence, [names[i] for i in rows])
                 if stats is not None:
-                    features = _all_scales(part, series, rows, stats)
+                    features = _all_scales(part, series, rows, stats, advance)
                     files.arrays["all"][rows[0] : rows[-1] + 1] = features
         note = {
             "names": names, "lengths": series.lengths, "sampling_rate": sampling_rate,
@@ -131,7 +132,7 @@ def embed(
 
 
 def _all_scales(
-    z: Encoding, series: Series, rows: Sequence[int], stats: FeatureStats
+    z: Encoding, series: Series, rows: Sequence[int], stats: FeatureStats, advance: Advance
 ) -> np.ndarray:
     """The pooling "all" of tokens on disk and of their series, some samples at a time."""
     summary = FeatureSummary(stats, len(z.tokens), z.tokens.device, z.tokens.dtype)
@@ -142,6 +143,7 @@ def _all_scales(
     for start in range(0, series.lengths[rows[0]], CHUNK):
         stop = min(start + CHUNK, series.lengths[rows[0]])
         summary.add_samples(series.cut(rows, start, stop))
+        advance(len(rows) * (stop - start))
     return summary.features(z.sequence).numpy()
 
 

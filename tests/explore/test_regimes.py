@@ -21,15 +21,15 @@ A, B, C = np.eye(64)[:3] * 6
 
 
 @pytest.mark.parametrize("most", [4096, 40])
-def test_boundaries_are_found_to_a_window_and_regimes_that_recur_have_one_number(
+def test_boundaries_are_found_to_the_window_and_regimes_that_recur_have_one_number(
     tmp_path, monkeypatch, most
 ):
     monkeypatch.setattr(regimes, "MOST", most)
     idx = with_means(tmp_path, [40, 60, 31, 50], [A, B, A, C])
     found = explore.segment(idx, "r0")
-    assert [s.regime for s in found] == [0, 1, 0, 2]
-    assert np.allclose([s.end for s in found], [400, 1000, 1310, 1810], atol=10)
-    assert [s.start for s in found] == [0, *(s.end for s in found[:-1])]
+    assert [(s.start, s.end, s.regime) for s in found] == [
+        (0, 400, 0), (400, 1000, 1), (1000, 1310, 0), (1310, 1810, 2)
+    ]  # fmt: skip
     assert most == 40 or explore.segment(idx, "r0", count=4) == found
     assert len(explore.segment(idx, "r0", penalty=1000)) == 1
 
@@ -47,22 +47,13 @@ def test_a_regime_that_varies_much_does_not_hide_the_boundaries_of_others(tmp_pa
     idx.channel_values[:] = rng.normal(size=(140, 2, 2))
     idx.channel_values[60:] = 0.02 * idx.channel_values[60:]
     idx.channel_values[100:, 0] += 1.0  # far less than the first 60 windows vary
-    ends = [s.end for s in explore.segment(idx, "r0")]
-    assert len(ends) == 3 and np.allclose(ends, [600, 1000, 1400], atol=10)
+    assert [s.end for s in explore.segment(idx, "r0")] == [600, 1000, 1400]
 
 
 def test_a_change_of_the_vectors_alone_is_a_boundary(tmp_path):
     idx = with_means(tmp_path, [50, 70], [A, B])
     idx.channel_values[:] = 1
     assert [s.end for s in explore.segment(idx, "r0")] == [500, 1200]
-
-
-def test_a_wave_that_is_slower_than_a_window_is_one_regime(tmp_path):
-    idx = with_means(tmp_path, [200], [A])
-    phase = np.arange(200) * 10 / 17
-    idx.channel_values[:, 0, 0] = np.sin(phase)
-    idx.channel_values[:, 1, 0] = np.abs(np.cos(phase))
-    assert len(explore.segment(idx, "r0")) == 1
 
 
 def test_a_gap_between_two_regimes_belongs_to_none(tmp_path):

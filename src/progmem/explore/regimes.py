@@ -1,8 +1,8 @@
 """Segmentation: where a recording changes from one regime to another, and which regimes recur.
 
-A window, with its two neighbours, is described by the mean and the deviation of each channel and by
-its vector; both count the same. Boundaries are those of the least squared distance from the means
-of the segments, in the feature space of a Gaussian kernel, plus a penalty for each (kernel
+A window is described by the mean and the deviation of each channel and by its vector, which sees
+changes that leave these as they are. Boundaries are those of the least squared distance from the
+means of the segments, in the feature space of a Gaussian kernel, plus a penalty for each (kernel
 change-point detection, ruptures' KernelCPD, which is exact). The kernel is as wide as windows are
 usually apart, so that a regime that varies much does not hide the boundaries of others
 (docs/LOG.md, 2026-11-19).
@@ -16,11 +16,10 @@ import numpy as np
 
 from progmem.errors import InputError
 from progmem.explore.folder import Index
-from progmem.explore.stretches import sums
 from progmem.series import check_count
 
-PENALTY = 0.7  # of a boundary, times log n; the kernel of a window with itself is 1
-TOGETHER = 3  # windows: one of them alone sees a part of a slow wave
+PENALTY = 0.35  # of a boundary, times log n; the kernel of a window with itself is 1
+STATISTICS = 2.0  # how much farther apart mean and deviation put two windows than vectors do
 JUDGED = 1024  # windows by which the width of the kernel is chosen
 SHORTEST = 5  # windows of a regime
 MOST = 4096  # windows that are segmented as they are; of more, means of neighbours are
@@ -87,29 +86,17 @@ def segment(
 
 def _described(idx: Index, recording: str, rows: np.ndarray) -> np.ndarray:
     """What describes some windows of a recording, (n, F), in units of how much they vary."""
-    values = idx.channel_values[idx.rows(recording)].astype(np.float64)  # (n, 2, C)
-    there = ~np.isnan(values[:, 0])
-    mean, deviation = np.where(there[:, None], values, 0).transpose(1, 0, 2)
-    largest = np.abs(mean).max(0) + deviation.max(0)
-    mean = np.where(there, mean - mean.sum(0) / there.sum(0).clip(1), 0)
-    count = _around(there).clip(1)
-    level = _around(mean) / count
-    variance = _around(mean**2 + deviation**2) / count - level**2
-    statistics = np.concatenate([level, np.sqrt(variance.clip(0))], axis=1)[rows]
-    statistics -= statistics.mean(0)
-    spread = statistics.std(0)
+    vectors = idx.vectors(recording)[rows].astype(np.float64)
+    statistics = idx.channel_values[idx.rows(recording)][rows].reshape(len(rows), -1)
+    there = ~np.isnan(statistics)
+    known = np.where(there, statistics, 0).astype(np.float64)
+    count = there.sum(0).clip(1)
+    apart = np.where(there, known - known.sum(0) / count, 0)
+    spread = np.sqrt(np.square(apart).sum(0) / count)
     # equal values have a mean with a rounding error, which is not a spread
-    varies = spread > 1e-6 * np.tile(largest, 2)
-    statistics = np.where(varies, statistics, 0) / np.where(varies, spread, 1)
-    observed = idx.observed(recording)[:, None]
-    vectors = (_around(idx.vectors(recording)) / _around(observed).clip(1))[rows]
-    return np.concatenate([_of_unit(statistics), _of_unit(vectors - vectors.mean(0))], axis=1)
-
-
-def _around(x: np.ndarray) -> np.ndarray:
-    """Sums of rows of x over the windows around each, of which there are fewer at the ends."""
-    side = TOGETHER // 2
-    return sums(np.pad(x.astype(np.float64), ((side, side), (0, 0))), TOGETHER)
+    varies = spread > 1e-6 * np.abs(known).max(0)
+    apart = np.where(varies, apart, 0) / np.where(varies, spread, 1)
+    return np.concatenate([STATISTICS * _of_unit(apart), _of_unit(vectors - vectors.mean(0))], 1)
 
 
 def _of_unit(x: np.ndarray) -> np.ndarray:
