@@ -29,7 +29,10 @@ def sleep_beside_others() -> None:
 
 
 def others_running() -> float:
-    """How many other threads on this machine run or would, as the median of some looks."""
+    """How many other threads run or would on the cores of this process, as a median of some looks.
+
+    Where it may use some of the cores only, the others are taken to be spread over all.
+    """
     found = []
     for _ in range(LOOKS):
         try:
@@ -37,4 +40,4 @@ def others_running() -> float:
         except (OSError, ValueError, IndexError):
             return 0
         time.sleep(BETWEEN)
-    return statistics.median(found)
+    return statistics.median(found) * len(os.sched_getaffinity(0)) / (os.cpu_count() or 1)
