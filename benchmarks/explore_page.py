@@ -44,9 +44,11 @@ WATCHED = """() => {
   for (const name of ["pointerup", "keydown"])
     document.addEventListener(name, () => { window.began = performance.now(); }, true);
   window.drawn = () => document.querySelector("#signal .js-plotly-plot").data;
-  window.labels = () => JSON.stringify(window.drawn().slice(-2).map((ribbon) => ribbon.z));
+  window.labels = () => JSON.stringify(  // the lowest ribbons: those given and those predicted
+    window.drawn().filter((row) => row.type === "heatmap").slice(0, 2).map((row) => row.z));
   window.card = () => document.querySelector("#similar .card img");
-  window.changed = (what) => new Promise((done) => {
+  window.changed = (what) => new Promise((done, fail) => {
+    setTimeout(() => fail(new Error("nothing has changed")), 60000);
     const tell = () => done(performance.now() - window.began);
     const look = () => requestAnimationFrame(what() && what() !== window.former ? tell : look);
     look();
