@@ -36,8 +36,8 @@ from progmem.report.tables import markdown
 SERIES, SAMPLES, CHANNELS = 60, 40, 2
 HORIZON, LONG = 4, 300
 SETTINGS = ("train.device=cpu", "train.batch_size=16")
-STRONG = (*SETTINGS, "train.lr=5e-3", "finetune.views=none")
-BY_HEART, SOME = (*STRONG, "train.epochs=100"), (*STRONG, "train.epochs=10")
+STRONG = (*SETTINGS, "train.lr=5e-4", "finetune.views=none")
+BY_HEART, SOME = (*STRONG, "train.epochs=40"), (*STRONG, "train.epochs=10")
 MARK = "LABELS SEEN"
 
 Row = dict[str, Any]
