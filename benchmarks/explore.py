@@ -98,7 +98,7 @@ def boundaries_table(rows: list[Result]) -> str:
     cells: dict[str, dict[tuple[str, bool], str]] = {}
     for row in rows:
         scores = cells.setdefault(row["method"], {})
-        scores[row["set"], row["number_known"]] = f"{np.mean(row['f1']):.3f}"
+        scores[row["set"], row["number_known"]] = with_error(row["f1"])
     columns = [(name, known) for name in SPLICES for known in (True, False)]
     header = ["method", *(f"{name}, number {'known' if known else 'not known'}"
                           for name, known in columns)]  # fmt: skip
@@ -106,13 +106,16 @@ def boundaries_table(rows: list[Result]) -> str:
     return markdown(header, lines)
 
 
+def with_error(values: list[float]) -> str:
+    """The mean, and its standard error."""
+    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1) / len(values) ** 0.5:.3f}"
+
+
 def search_table(rows: list[Result]) -> str:
     """Share of the five nearest that are alike."""
     cells: dict[str, dict[str, str]] = {}
     for row in rows:
-        shares = np.array(row["precision"])
-        error = shares.std(ddof=1) / len(shares) ** 0.5
-        cells.setdefault(row["method"], {})[row["set"]] = f"{shares.mean():.3f} ± {error:.3f}"
+        cells.setdefault(row["method"], {})[row["set"]] = with_error(row["precision"])
     return markdown(["method", *QUERIES], [[m, *found.values()] for m, found in cells.items()])
 
 

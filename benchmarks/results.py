@@ -35,6 +35,7 @@ from benchmarks.few_labels_tables import (
 from benchmarks.frame_sizes import frame_sizes_table
 from benchmarks.large_data import large_data_table
 from benchmarks.linear_probe import linear_probe_table
+from benchmarks.noise import noise_table
 from benchmarks.own_forecast import own_forecast_table
 from benchmarks.own_labels import own_labels_table
 from benchmarks.soak import soak_table
@@ -106,6 +107,7 @@ TABLES: dict[str, Callable[..., str]] = {  # in the order of the page
     "cue_small": cue_table,
     "finetune": finetune_table,
     "soak": soak_table,
+    "noise": noise_table,
     "explore": explore_table,
     "explore_speed": explore_speed_table,
     "explore_page": explore_page_table,

@@ -27,6 +27,7 @@ from progmem.files import UNFINISHED, write_file
 from progmem.report import record
 
 FORK = multiprocessing.get_context("fork")
+HANGS = 300  # seconds by the clock
 DONE, REFUSED, FAILED = 0, 3, 4  # exit codes of a writer
 Read = Callable[[Path], Any]
 
@@ -146,11 +147,11 @@ def _lost(
     whole = path / kind.file
     if before:
         kind.write[2](path)
-    start = FORK.Event()
-    processes += [FORK.Process(target=_write, args=(w, path, start)) for w in kind.write[:2]]
+    waits, start = os.pipe()  # an event has a lock, which a process that is killed may hold
+    processes += [FORK.Process(target=_write, args=(w, path, waits, start)) for w in kind.write[:2]]
     for process in processes:
         process.start()
-    start.set()
+    os.close(start)
     began, there = time.perf_counter(), before
     while any(process.is_alive() for process in processes):
         if kill_after is not None and time.perf_counter() - began > kill_after:
@@ -160,6 +161,9 @@ def _lost(
         if lost:
             return f"meanwhile {lost}"
         there = there or whole.exists()
+        if time.perf_counter() - began > HANGS:
+            return "a writer hangs"
+    os.close(waits)
     codes = [process.exitcode for process in processes]
     good = (DONE, -signal.SIGKILL, *(() if kind.replaces else (REFUSED,)))
     if any(code not in good for code in codes):
@@ -182,8 +186,9 @@ def _lost(
     return f"left lying about: {left}" if left else None
 
 
-def _write(write: Callable[[Path], Any], path: Path, start: Any) -> None:
-    start.wait()
+def _write(write: Callable[[Path], Any], path: Path, waits: int, start: int) -> None:
+    os.close(start)
+    os.read(waits, 1)  # which ends when nobody can write there any more
     try:
         write(path)
     except InputError:

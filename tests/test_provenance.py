@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from finetune_setup import SHAPE
-from sklearn.model_selection import cross_val_score
 
 import progmem
 from progmem import artifact
@@ -231,46 +230,3 @@ def test_held_out_labels_that_were_seen_are_refused(tuned):
     model, x, y = progmem.load(tuned / "model"), noise(30), coins(30)
     with pytest.raises(InputError, match="labels of 4 of the 10 series held out"):
         compare_on_held_out({"trained": model}, list(x[:20]), y[:20], list(x[20:]), y[20:])
-
-
-@pytest.mark.slow
-def test_no_score_of_noise_is_above_chance_unless_it_is_marked(tmp_path, monkeypatch, capsys):
-    """60 series with drawn labels, by every way in which this software scores labels."""
-    monkeypatch.chdir(tmp_path)
-    x, y = noise(60), coins(60)
-    np.save("x.npy", x)
-    np.save("y.npy", y)
-    scores = {}
-    own = ["x.npy", "--labels", "y.npy", *CPU]
-    pretrained = ["pretrain", "x.npy", "-o", "run", *CPU, "model.size=tiny", "train.steps=20"]
-    assert main(pretrained) == 0
-    by_heart = [*MANY, "train.epochs=100"]
-    assert main(["finetune", *own[:3], "--from", "run", "-o", "tuned", *by_heart]) == 0
-    tuned = json.loads((tmp_path / "tuned/result.json").read_text())
-    scores |= {f"tuned {n}": s["accuracy"] for n, s in tuned["comparison"]["scores"].items()}
-    for name, start in (("scratch", []), ("pretrained", ["--from", "run"])):
-        held = ["finetune", *own[:3], *start, "-o", name, *by_heart, "finetune.validation=0.25"]
-        assert main(held) == 0
-        found = json.loads((tmp_path / name / "result.json").read_text())["comparison"]["scores"]
-        scores |= {f"{name} {kind}": score["accuracy"] for kind, score in found.items()}
-    for refused in (
-        ["classify", *own[:3], "--model", "tuned/model", "-o", "p.csv"],
-        ["finetune", *own[:3], "--from", "tuned", "-o", "a", "finetune.validation=0.25", *CPU],
-        ["finetune", *own[:3], "--from", "tuned", "-o", "b", "--label-share", "25%", *CPU],
-    ):
-        assert main(refused) == 2
-    model = progmem.load("run/model")
-    found = compare_on_labels(LabelProbe(model).fit(x, y), list(x))
-    scores |= {f"folds {name}": found.accuracy(name) for name in found.outcomes}
-    classifier = progmem.PMTClassifier(size="tiny", steps=5)
-    crossed = cross_val_score(classifier, x.transpose(0, 2, 1), y, cv=4)
-    scores["PMTClassifier"] = float(crossed.mean())
-    capsys.readouterr()
-    chance = 3 * 0.5 / np.sqrt(60)
-    few = 3 * 0.5 / np.sqrt(15)  # of 15 held out
-    high = {
-        name: score
-        for name, score in scores.items()
-        if score > 0.5 + (few if name.startswith(("scratch", "pretrained")) else chance)
-    }
-    assert len(scores) >= 12 and not high, scores

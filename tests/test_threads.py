@@ -17,7 +17,8 @@ def running(tmp_path, monkeypatch):
     """Tell how many threads run on the machine, this one included, look by look."""
     monkeypatch.setattr(threads, "LOADAVG", tmp_path / "loadavg")
     monkeypatch.delitem(sys.modules, "torch")
-    monkeypatch.setattr(threads, "os", SimpleNamespace(environ={}))
+    two = SimpleNamespace(environ={}, sched_getaffinity=lambda _: {0, 1}, cpu_count=lambda: 2)
+    monkeypatch.setattr(threads, "os", two)
     looks = iter(())
 
     def tell(*counts):
@@ -49,6 +50,13 @@ def test_threads_sleep_where_others_run_most_of_the_time(running, looks, policy)
     assert threads.os.environ.get("OMP_WAIT_POLICY") == policy
 
 
+def test_on_some_of_the_cores_some_of_the_others_count(running, monkeypatch):
+    for cores, others in ((2, 6), (8, 1.5)):
+        running(*[7] * 9)
+        monkeypatch.setattr(threads.os, "cpu_count", lambda cores=cores: cores)
+        assert threads.others_running() == others
+
+
 @pytest.mark.parametrize("text", ["", "1 2 3", "1 2 3 x/y 4", "1 2 3 /5 6"])
 def test_where_nothing_is_known_of_others_nothing_is_done(running, text):
     running(text)
@@ -76,14 +84,24 @@ def in_another_process(code, **environment):
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
 
 
+STOPS_AT_TORCH = """
+import os, statistics, sys
+
+class Stop:
+    def find_spec(self, name, *rest):
+        if name == "torch":
+            print(os.environ.get("OMP_WAIT_POLICY"))
+            sys.exit()
+
+sys.meta_path.insert(0, Stop())
+statistics.median = lambda looks: 1  # others are at work
+import progmem
+"""
+
+
 def test_the_package_decides_before_it_loads_torch():
-    """With a median that finds others at work."""
-    code = (
-        "import os, statistics; statistics.median = lambda _: 1; import progmem.threads; "
-        "print(os.environ.get('OMP_WAIT_POLICY'))"
-    )
     expected = b"PASSIVE\n" if threads.LOADAVG.is_file() else b"None\n"
-    assert in_another_process(code).stdout == expected
+    assert in_another_process(STOPS_AT_TORCH).stdout == expected
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 Threads meet after every operation. OpenMP lets those that are first wait at work, for some
 milliseconds, which is the fastest where each thread has a core of its own. Beside other work one of
-them is often not running, and what the others do meanwhile takes the time that it waits for: a step
-was seen to take a hundred times as long. Threads that sleep instead leave their cores to it, but
-wake late, which costs up to half of the speed on a free machine. So they sleep on a busy machine
-only (`python -m benchmarks.busy_machine`); what they compute is the same to the bit.
+them is often not running, and what the others do meanwhile takes the time that it waits for.
+Threads that sleep instead leave their cores to it, but wake late, which costs more than a third of
+the speed on a free machine. So they sleep on a busy machine only, which
+`python -m benchmarks.busy_machine` measures. Fewer threads would do as well there, but they add up
+in another order; this changes no bit.
 """
 
 import os
@@ -27,8 +28,16 @@ def sleep_beside_others() -> None:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
+def waiting() -> dict[str, str]:
+    """What the environment says of how threads wait; nothing: they wait at work."""
+    return {name: os.environ[name] for name in CHOSEN if name in os.environ}
+
+
 def others_running() -> float:
-    """How many other threads on this machine run or would, as the median of some looks."""
+    """How many other threads run or would on the cores of this process, as a median of some looks.
+
+    Where it may use some of the cores only, the others are taken to be spread over all.
+    """
     found = []
     for _ in range(LOOKS):
         try:
@@ -36,4 +45,4 @@ def others_running() -> float:
         except (OSError, ValueError, IndexError):
             return 0
         time.sleep(BETWEEN)
-    return statistics.median(found)
+    return statistics.median(found) * len(os.sched_getaffinity(0)) / (os.cpu_count() or 1)

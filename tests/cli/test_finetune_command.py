@@ -53,6 +53,9 @@ def test_a_set_and_own_series_are_trained_by_one_command(
     kept = json.loads((files / result).read_text())
     assert {"config", "seeds", "label_seeds", "commit", "versions", "device"} <= set(kept)
     assert len(kept["labelled_rows"]) == kept["rows"][0]["learnt"] == 24
+    fewer = [*command[:-1], "25%", "--from", "wafer", "-o", "fewer"]  # of labels that are known
+    assert main(fewer) == 2
+    assert "was trained with the labels of 12 of " in capsys.readouterr().err
     assert main(["results", "finetune"]) == 0
     assert "| Wafer | 50% |" in capsys.readouterr().out
     own = ["finetune", "x.npy", "--labels", "y.npy", "--from", str(pretrained), "--only-head"]

@@ -14,7 +14,7 @@ from progmem.cli import main
 from progmem.data.recordings import Recordings
 from progmem.errors import InputError
 from progmem.explore import follow, live
-from progmem.explore.exports import FILES, export
+from progmem.explore.exports import TABLES, export
 from progmem.explore.findings import Findings
 from progmem.explore.follow import Lines, following
 from progmem.explore.live import Live, Tail
@@ -121,7 +121,7 @@ def test_a_page_shows_a_stream_beside_recordings_and_labels_of_it_count(
         assert np.mean((predicted.value == 1) == kind) > 0.8
         before = findings.live_revision, findings.revision
         assert not any(one.awaited for one in findings.ribbons(number))
-        for file in FILES:
+        for file in TABLES:
             export(findings, tmp_path / file)
         place = Place.whole(number, findings.parts[number])
         stream.push(recordings.values[0][1000:])
