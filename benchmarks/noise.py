@@ -36,7 +36,8 @@ from progmem.report.tables import markdown
 SERIES, SAMPLES, CHANNELS = 60, 40, 2
 HORIZON, LONG = 4, 300
 SETTINGS = ("train.device=cpu", "train.batch_size=16")
-BY_HEART = (*SETTINGS, "train.epochs=20", "train.lr=5e-3", "finetune.views=none")
+STRONG = (*SETTINGS, "train.lr=5e-4", "finetune.views=none")
+BY_HEART, SOME = (*STRONG, "train.epochs=40"), (*STRONG, "train.epochs=10")
 MARK = "LABELS SEEN"
 
 Row = dict[str, Any]
@@ -114,7 +115,7 @@ def noise_rows() -> Iterator[Row]:
 
 def _finetune_rows(own: tuple[str, ...]) -> Iterator[Row]:
     """Accuracies that finetuning prints, with labels it has learnt and without."""
-    held = (*BY_HEART, "finetune.validation=0.25")
+    held = (*SOME, "finetune.validation=0.25")
     on_15 = SERIES // 4
     for path, more, count in (
         ("progmem finetune --from RUN", (*BY_HEART, "--from", "run", "-o", "tuned"), SERIES),

@@ -129,11 +129,13 @@ def _run(command: Sequence[str], folder: Path) -> Ended:
             Path("began").write_text(str(_resident_kb()))
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 2)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             torch.set_num_threads(1)
             code = main(command)
         except SystemExit as error:
             code = int(error.code or 0)
         finally:
+            sys.stderr.flush()
             os._exit(code)
     began, killed = time.monotonic(), False
     while True:

@@ -28,6 +28,11 @@ def sleep_beside_others() -> None:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
+def waiting() -> dict[str, str]:
+    """What the environment says of how threads wait; nothing: they wait at work."""
+    return {name: os.environ[name] for name in CHOSEN if name in os.environ}
+
+
 def others_running() -> float:
     """How many other threads run or would on the cores of this process, as a median of some looks.
 

@@ -22,6 +22,8 @@ def test_no_score_of_noise_is_above_chance_unless_it_is_marked(tmp_path, monkeyp
     rows = list(noise.noise_rows())
     assert sum(len(row["scores"]) for row in rows) >= 30
     assert not [row for row in rows if noise.is_leak(row)]
-    assert sum(row["marked"] for row in rows) == 2
-    assert max(rows[-2]["scores"].values()) > rows[-2]["bound"] and rows[-2]["marked"]
+    marked = [row for row in rows if row["marked"]]
+    assert len(marked) == 2
+    for row in marked:  # unmarked, they would be leaks
+        assert noise.is_leak({**row, "marked": False}), row
     assert noise.noise_table([{"rows": rows}]).count("marked as seen") == 2

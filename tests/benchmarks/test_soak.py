@@ -85,6 +85,7 @@ def test_the_table_adds_up_what_several_seeds_have_found():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of libraries that read recordings
 def test_a_sample_of_all_trials_ends_well(tmp_path, monkeypatch, capsys):
     counts = ["--flips=150", "--crafted=40", "--calls=300", "--races=12", "--stream=400000"]
     monkeypatch.setattr(sys, "argv", ["soak", *counts, "--out", str(tmp_path)])

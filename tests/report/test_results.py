@@ -42,7 +42,8 @@ def test_the_papers_figures_do_not_stand_beside_rows_they_are_not_of(tmp_path):
     assert render("classify", tmp_path).splitlines()[-1].endswith("| - |")
 
 
-def test_a_result_says_where_it_came_from_and_reads_back(tmp_path):
+def test_a_result_says_where_it_came_from_and_reads_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     result = made_result() | {"nested": [[1, 2], {"a": []}], "text": 'a "word" é'}
     path = record.save("x", "y", result, folder=tmp_path)
     read = record.read(path)
@@ -51,6 +52,7 @@ def test_a_result_says_where_it_came_from_and_reads_back(tmp_path):
     )
     assert (read["commit"] is not None) == (ROOT / ".git").exists()
     assert read["device"].endswith("CPU")
+    assert read["waiting_threads"]["OMP_WAIT_POLICY"] == "PASSIVE"
     assert {"progmem", "python", "torch", "numpy", "scikit-learn"} <= set(read["versions"])
 
 

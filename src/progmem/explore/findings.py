@@ -25,6 +25,7 @@ from progmem.explore.stretches import means_around
 from progmem.explore.time_axis import TimeAxis
 
 SIMILAR = 10
+LATER = 0.5  # s that a suggestion waits, so that predictions are drawn first
 LIVE_EVERY = {"surprise": 2, "segments": 20}  # windows of a stream until it is asked again
 T = TypeVar("T")
 NOTHING = Cells(np.empty((0, 2), dtype=np.int64), np.empty(0))
@@ -65,11 +66,12 @@ class Findings:
         self._work: dict[Any, Work] = {}
         self._found = 0  # pieces of work that are done
         self._found_live = 0  # of those that are about a stream
-        self._locked = threading.Lock()
+        self._locked, self._closed = threading.Lock(), threading.Event()
         self._pools = {wait: ThreadPoolExecutor(1) for wait in (False, True)}
 
     def close(self) -> None:
         """Begin no more work."""
+        self._closed.set()
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
@@ -200,8 +202,12 @@ class Findings:
     def suggestion(self) -> explore.Suggestion | None:
         """The stretch that is most useful to label next, as soon as it is known."""
         known = self._known(self.base)
-        version = self.session.revision
-        return self._asked("suggestion", version, lambda: explore.suggest(self.base, known))
+
+        def find() -> explore.Suggestion:
+            self._closed.wait(LATER if known else 0)
+            return explore.suggest(self.base, known)
+
+        return self._asked("suggestion", self.session.revision, find)
 
     def name(self, stretch: Stretch, label: str) -> str:
         """Give a stretch a label; what was done, in words."""
@@ -245,6 +251,11 @@ class Findings:
             plane[rows], groups[rows], names=names, colours=colours,
             texts=[self.names[i] for i in number], numbers=rows, rings=self.rings(stretch),
         )  # fmt: skip
+
+    def map_version(self, colour: str) -> list[Any]:
+        """What the map depends on, beside what is marked; while it is the same, so is the map."""
+        there = [self._plane() is not None, self._states(wait=False) is not None]
+        return [colour, *there, self.session.revision if colour == "labels" else 0]
 
     def rings(self, stretch: Stretch | None) -> list[dict[str, Any]]:
         """Where the windows of a stretch are on the map, as soon as there is one."""

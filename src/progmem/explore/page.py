@@ -50,6 +50,7 @@ def _layout(findings: Findings) -> Any:
             dcc.Store(id="place", storage_type="session"),
             dcc.Store(id="stretch"),  # what of the place is marked: a pan leaves it as it is
             dcc.Store(id="revision", data=findings.revision),
+            dcc.Store(id="map_version"),  # of the map that is drawn
             dcc.Store(id="grown", data=findings.live_revision),
             dcc.Interval(id="watch", interval=WATCH),
             html.Header(
@@ -286,14 +287,19 @@ def _draws(app: Dash, findings: Findings) -> None:
 
     @app.callback(
         Output("map", "figure"),
+        Output("map_version", "data"),
         Input("revision", "data"),
         Input("colour", "value"),
         State("place", "data"),
+        State("map_version", "data"),
     )
     @_told
-    def draw_map(_: int, colour: str, kept: Any) -> Any:
+    def draw_map(_: int, colour: str, kept: Any, former: Any) -> Any:
+        version = findings.map_version(colour)
+        if version == former:  # five thousand points would be drawn for nothing
+            raise PreventUpdate
         place = _place(findings, kept)
-        return findings.map_figure(colour, findings.stretch(place))
+        return findings.map_figure(colour, findings.stretch(place)), version
 
     @app.callback(
         Output("map", "figure", allow_duplicate=True),

@@ -18,6 +18,7 @@ import progmem
 from progmem import guard
 from progmem.errors import ArtifactError
 from progmem.files import make_folder, write_file
+from progmem.threads import waiting
 
 RESULTS = Path("results")
 PACKAGES = ("torch", "numpy", "scikit-learn", "lightning")
@@ -34,6 +35,7 @@ def environment(device: str = "cpu", commit: str | None = None) -> dict[str, Any
         "versions": versions | {name: importlib.metadata.version(name) for name in PACKAGES},
         "device": name,
         "threads": torch.get_num_threads(),
+        "waiting_threads": waiting(),
     }
 
 
