@@ -26,9 +26,9 @@ from progmem.training.trainer import compute_loss
 # icl, pcl, hgcl, predict: the other subsets are sums of these
 SUBSETS = [(1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1)]
 HIDE = "views.hide=0.5"
-RECORDINGS = 21  # 25 rows, since one is long
-BATCH = 13
-STEPS = (0, 1)  # a batch of 13 rows, which processes cannot share evenly, and one of 12
+RECORDINGS = 22  # 26 rows, since one is long
+BATCH = 13  # rows, which processes cannot share evenly
+STEPS = (0, 1)  # of one epoch
 
 
 def gradients():

@@ -57,13 +57,10 @@ def test_effective_rank_and_spread_of_known_vectors():
     assert spread(square)["effective_rank"] == pytest.approx(2.0)
 
 
-def test_a_batch_of_one_row_has_no_spread_to_tell_of(tmp_path):
-    cfg = small_config("train.batch_size=2", "train.log_every=1", "train.epochs=1")
-    pretrain(made_recordings()[:3], tmp_path / "run", cfg, log=lambda _: None)
-    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
-    two, one = (json.loads(line) for line in lines)
-    assert set(two) - set(one) == {"feature_sd", "effective_rank"}
-    assert np.isfinite(list(one.values())).all()
+def test_one_row_has_no_spread_to_tell_of():
+    """As one of several processes may have."""
+    values, said = logged(torch.ones(1, 4))
+    assert values.keys() == {"lr", "gradient"} and not said
 
 
 def test_steps_of_seconds_are_told_one_by_one(tmp_path, monkeypatch):

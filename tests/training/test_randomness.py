@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from progmem.training.randomness import batch_rows, generator, steps_per_epoch
+from progmem.training.randomness import batch_rows, generator, steps_per_epoch, whole_batch
 
 
 def test_every_epoch_sees_every_row_once_in_a_new_order():
@@ -15,11 +15,19 @@ def test_every_epoch_sees_every_row_once_in_a_new_order():
     assert not torch.equal(*epochs)
 
 
-@pytest.mark.parametrize("rows", [1, 29, 30, 31, 59, 60, 61, 100])
-def test_no_batch_is_much_smaller_than_others(rows):
-    sizes = [len(batch_rows(rows, 30, 7, step)) for step in range(steps_per_epoch(rows, 30))]
-    assert max(sizes) <= 30 and max(sizes) - min(sizes) <= 1
-    assert sum(sizes) == rows or rows > 60  # then the rest waits for another epoch
+@pytest.mark.parametrize(
+    "rows, sizes",
+    [(1, [1]), (2, [2]), (29, [29]), (30, [30]), (31, [15, 15]), (33, [16, 16]), (59, [29, 29]),
+     (60, [30, 30]), (61, [30, 30]), (100, [30, 30, 30])],
+)  # fmt: skip
+def test_all_batches_are_of_one_size(rows, sizes):
+    steps = range(steps_per_epoch(rows, 30))
+    assert [len(batch_rows(rows, 30, 7, step)) for step in steps] == sizes
+    assert {whole_batch(rows, 30), whole_batch(rows, sizes[0])} == {sizes[0]}
+
+
+def test_no_batch_has_one_row_where_it_could_have_two():
+    assert len(batch_rows(3, 2, 0, 0)) == 2 and steps_per_epoch(3, 2) == 1
 
 
 def test_generators_differ_by_seed_step_and_purpose():

@@ -92,7 +92,7 @@ class CNNTask:
         self.learner = to_device(learner, device, cfg.train)
         self.rows, self.cfg, self.device, self.alike = rows, cfg, device, alike
         assert cfg.train.batch_size is not None  # defaults are filled in
-        self.batch_size = min(cfg.train.batch_size, len(rows))
+        self.batch_size = randomness.whole_batch(len(rows), cfg.train.batch_size)
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         encoder = learner.encoder
         self.fetch = fetch_from(rows, encoder.cfg, encoder.stats, next(encoder.parameters()))

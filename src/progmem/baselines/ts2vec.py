@@ -341,7 +341,7 @@ class TS2VecTask:
         self.rows, self.cfg, self.device = rows, cfg, device
         self.alike, self.sharpness = alike, sharpness
         assert cfg.train.batch_size is not None  # defaults are filled in
-        self.batch_size = min(cfg.train.batch_size, len(rows))
+        self.batch_size = randomness.whole_batch(len(rows), cfg.train.batch_size)
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         encoder, like = self.learner.encoder, next(self.learner.network.parameters())
         self.fetch = fetch_from(rows, encoder.cfg, encoder.stats, like)

@@ -306,7 +306,7 @@ class FinetuneTask:
         self.learner = to_device(learner, device, cfg.run.train)
         self.rows, self.cfg, self.device, self.y = rows, cfg, device, y.to(device)
         assert cfg.run.train.batch_size is not None  # `finetune_config` has a default
-        self.batch_size = min(cfg.run.train.batch_size, len(rows))
+        self.batch_size = randomness.whole_batch(len(rows), cfg.run.train.batch_size)
         encoder = learner.encoder
         like = next(encoder.parameters())
         self.fetch = fetch_from(rows, encoder.cfg, encoder.stats, like)

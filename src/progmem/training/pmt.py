@@ -144,7 +144,7 @@ class PretrainTask:
         self.learner = to_device(learner, device, cfg.train)
         self.rows, self.cfg, self.total, self.device = rows, cfg, total, device
         assert cfg.train.batch_size is not None  # defaults are filled in
-        self.batch_size = min(cfg.train.batch_size, len(rows))
+        self.batch_size = randomness.whole_batch(len(rows), cfg.train.batch_size)
         self.row_spans = [t.to(device) for t in (rows.recording, rows.start, rows.length)]
         model, like = learner.model, next(learner.model.parameters())
         self.fetch = fetch_from(rows, model.cfg, model.stats, like)

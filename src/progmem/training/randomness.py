@@ -20,28 +20,31 @@ def mixed_seed(seed: int, step: int, purpose: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
+def whole_batch(rows: int, batch_size: int) -> int:
+    """Rows of every batch: all, if they are few, and half of those of less than two batches.
+
+    A batch of what is left over, one row perhaps, would have nothing that it could be told from.
+    """
+    if rows >= 2 * batch_size:
+        return batch_size
+    return rows if rows <= batch_size else max(2, rows // 2)
+
+
 def steps_per_epoch(rows: int, batch_size: int) -> int:
-    """An epoch of two batches or more has whole ones only, a smaller one has two equal halves."""
-    return rows // batch_size if rows >= 2 * batch_size else -(-rows // batch_size)
+    return rows // whole_batch(rows, batch_size)
 
 
 def total_steps(rows: int, train: TrainConfig) -> int:
-    """Steps of a whole run; a batch is at most all rows."""
+    """Steps of a whole run."""
     if train.steps is not None:
         return train.steps
     assert train.epochs is not None and train.batch_size is not None  # defaults are filled in
-    return train.epochs * steps_per_epoch(rows, min(train.batch_size, rows))
+    return train.epochs * steps_per_epoch(rows, train.batch_size)
 
 
 def batch_rows(rows: int, batch_size: int, seed: int, step: int) -> Tensor:
-    """Rows of the global batch at ``step``: each epoch is a fresh order of all rows.
-
-    Those of less than two batches are split evenly: a batch of the rest, one row perhaps, would
-    have nothing that it could be told from.
-    """
-    steps = steps_per_epoch(rows, batch_size)
-    epoch, place = divmod(step, steps)
+    """Rows of the global batch at ``step``: each epoch is a fresh order, less what is left over."""
+    B = whole_batch(rows, batch_size)
+    epoch, place = divmod(step, rows // B)
     order = torch.randperm(rows, generator=generator(seed, epoch, "order"))
-    if rows < 2 * batch_size:
-        return order.tensor_split(steps)[place]
-    return order[place * batch_size : (place + 1) * batch_size]
+    return order[place * B : (place + 1) * B]

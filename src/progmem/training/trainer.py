@@ -40,9 +40,9 @@ class Task(Protocol):
     """
 
     rows: TrainingWindows
-    batch_size: int  # rows of a global batch; the last one of an epoch may have fewer
+    batch_size: int  # rows of every global batch
     compares_rows: bool  # whether the loss of a row depends on other rows of the batch
-    fixed_shapes: bool  # whether batches of as many rows have the same shapes in every step
+    fixed_shapes: bool  # whether batches have the same shapes in every step
 
     @property
     def learner(self) -> nn.Module:
@@ -345,8 +345,8 @@ class ReplayedUpdate:
                 task.make_batch, self.eager.sync_free, self.eager.optimizer
             )
         batch = self.graphed.batch(number)
-        whole = batch.size == self.eager.task.batch_size  # the last of an epoch may be shorter
-        if not whole or (outputs := self.graphed(batch)) is None:
+        outputs = self.graphed(batch)
+        if outputs is None:
             return self.eager.on_batch(number, batch, 1)  # waits until the device has read it
         (names, values, sequence), arrived = outputs
         return StepMetrics(number, names, values, sequence, batch.size, arrived)
