@@ -1,11 +1,9 @@
 """The metrics of a run, and what they warn of."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from training_setup import made_recordings, run, small_config
+from training_setup import run, small_config
 
 from progmem.data.recordings import Recording
 from progmem.training import metrics
