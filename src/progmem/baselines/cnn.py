@@ -10,6 +10,7 @@ which is the mean of a channel.
 Shapes: B series, L samples, C channels, T positions of a block, K tokens, D width.
 """
 
+from dataclasses import MISSING, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from progmem.config import check_fields, choice, number, whole
 from progmem.encoding import Encoding
 from progmem.series import check_tensor
 
@@ -38,10 +40,33 @@ def _receptive_field() -> tuple[int, int, int]:
 FIRST, END, STEP = _receptive_field()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CNNConfig:
+    """The settings ``encoder.*`` that methods on the CNN share."""
+
+    channels: int = whole(MISSING, 1)
+    dim: int = whole(128, 4)
+    dropout: float = number(0.35, 0, 1)  # after the first block
+    normalise: str = choice("channel", "series", "none")
+
+    def __post_init__(self) -> None:
+        check_fields(self, "encoder")
+
+    @property
+    def patch(self) -> int:
+        """One sample is enough: the first convolution has zeros around it."""
+        return 1
+
+    @property
+    def slots(self) -> int:
+        """It has no memory."""
+        return 0
+
+
 class CNN(nn.Module):
     """Series (B, L, C) to one token for about every 8 samples, with their mean as the sequence."""
 
-    def __init__(self, cfg: Any) -> None:  # the settings of a method on it
+    def __init__(self, cfg: CNNConfig) -> None:
         super().__init__()
         self.cfg = cfg
         widths = (cfg.channels, cfg.dim // 4, cfg.dim // 2, cfg.dim)

@@ -7,13 +7,13 @@ from never trains the LSTM nor the maps, which its optimiser does not know; here
 Shapes: b own rows, K tokens, D width, S steps ahead, d width of the state.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from progmem.baselines.cnn import precise
+from progmem.baselines.cnn import CNNConfig, precise
 from progmem.baselines.cnn_task import Batch, CNNTask, View, count_existing
 from progmem.baselines.prediction import (
     Predictors,
@@ -22,7 +22,7 @@ from progmem.baselines.prediction import (
     tokens_ahead,
 )
 from progmem.baselines.transforms import Source
-from progmem.config import RunConfig, check_fields, choice, number, whole
+from progmem.config import RunConfig, whole
 from progmem.data.windows import TrainingWindows
 
 TRAINING = {  # a constant rate, no clipping, and no autocast
@@ -32,28 +32,11 @@ TRAINING = {  # a constant rate, no clipping, and no autocast
 
 
 @dataclass(frozen=True, kw_only=True)
-class CPCConfig:
+class CPCConfig(CNNConfig):
     """The settings ``encoder.*`` of CPC, as published with TS-TCC's CNN."""
 
-    channels: int = whole(MISSING, 1)
-    dim: int = whole(128, 4)
-    dropout: float = number(0.35, 0, 1)  # after the first block
     ahead: int = whole(8, 1)  # tokens that are predicted
     context: int = whole(100, 1)  # width of the LSTM's state
-    normalise: str = choice("channel", "series", "none")
-
-    def __post_init__(self) -> None:
-        check_fields(self, "encoder")
-
-    @property
-    def patch(self) -> int:
-        """One sample is enough: the first convolution has zeros around it."""
-        return 1
-
-    @property
-    def slots(self) -> int:
-        """It has no memory."""
-        return 0
 
 
 class Draws(NamedTuple):

@@ -7,16 +7,16 @@ is in those of a channel's standard deviation.
 Shapes: B rows of the global batch, b own rows, L samples, C channels, D width.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from progmem.baselines.cnn import ProjectionHead, precise
+from progmem.baselines.cnn import CNNConfig, ProjectionHead, precise
 from progmem.baselines.cnn_task import Batch, CNNTask, View
 from progmem.baselines.transforms import Segments, Source, draw_segments, permute
-from progmem.config import RunConfig, check_fields, choice, number, positive, whole
+from progmem.config import RunConfig, number, positive, whole
 from progmem.data.windows import TrainingWindows
 from progmem.losses.total import nt_xent
 
@@ -27,29 +27,12 @@ TRAINING = {  # a constant rate, no clipping, and no autocast
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimCLRConfig:
+class SimCLRConfig(CNNConfig):
     """The settings ``encoder.*`` of SimCLR, as published with TS-TCC's CNN but for the noise."""
 
-    channels: int = whole(MISSING, 1)
-    dim: int = whole(128, 4)
-    dropout: float = number(0.35, 0, 1)  # after the first block
     temperature: float = positive(0.2)
     jitter: float = number(0.8, 0)  # sd of the noise on one view
     segments: int = whole(4, 1)  # most that the other view is cut into and permuted
-    normalise: str = choice("channel", "series", "none")
-
-    def __post_init__(self) -> None:
-        check_fields(self, "encoder")
-
-    @property
-    def patch(self) -> int:
-        """One sample is enough: the first convolution has zeros around it."""
-        return 1
-
-    @property
-    def slots(self) -> int:
-        """It has no memory."""
-        return 0
 
 
 class Draws(NamedTuple):

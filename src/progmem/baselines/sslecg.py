@@ -9,14 +9,14 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens,
 J transforms.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem.baselines.cnn import precise
+from progmem.baselines.cnn import CNNConfig, precise
 from progmem.baselines.cnn_task import Batch, CNNTask, View
 from progmem.baselines.transforms import (
     Segments,
@@ -26,7 +26,7 @@ from progmem.baselines.transforms import (
     reverse,
     warp,
 )
-from progmem.config import RunConfig, check_fields, choice, number, positive, whole
+from progmem.config import RunConfig, number, positive, whole
 from progmem.data.windows import TrainingWindows
 
 TRAINING = {  # a constant rate, no clipping, and no autocast
@@ -39,32 +39,15 @@ HIDDEN = 128  # of a head
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSLECGConfig:
+class SSLECGConfig(CNNConfig):
     """The settings ``encoder.*`` of SSL-ECG, as published."""
 
-    channels: int = whole(MISSING, 1)
-    dim: int = whole(128, 4)
-    dropout: float = number(0.35, 0, 1)  # after the first block
     noise: float = positive(15.0)  # signal over noise, in decibels
     scale: float = positive(1.1)
     segments: int = whole(20, 1)  # permuted
     parts: int = whole(9, 1)  # that are played faster or slower
     stretch: float = positive(1.05)  # how much slower; faster is as much
     head_dropout: float = number(0.6, 0, 1)
-    normalise: str = choice("channel", "series", "none")
-
-    def __post_init__(self) -> None:
-        check_fields(self, "encoder")
-
-    @property
-    def patch(self) -> int:
-        """One sample is enough: the first convolution has zeros around it."""
-        return 1
-
-    @property
-    def slots(self) -> int:
-        """It has no memory."""
-        return 0
 
 
 class Draws(NamedTuple):

@@ -13,14 +13,14 @@ Shapes: B rows of the global batch, b own rows, L samples, C channels, K tokens,
 ahead, d width of the context.
 """
 
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from progmem.baselines.cnn import ProjectionHead, precise
+from progmem.baselines.cnn import CNNConfig, ProjectionHead, precise
 from progmem.baselines.cnn_task import Batch, CNNTask, View, count_existing
 from progmem.baselines.prediction import (
     Predictors,
@@ -29,7 +29,7 @@ from progmem.baselines.prediction import (
     tokens_ahead,
 )
 from progmem.baselines.transforms import Segments, Source, draw_segments, permute
-from progmem.config import RunConfig, check_fields, choice, number, positive, whole
+from progmem.config import RunConfig, number, positive, whole
 from progmem.data.windows import TrainingWindows
 from progmem.encoding import Encoding
 from progmem.losses.total import nt_xent
@@ -47,12 +47,9 @@ CONTEXT_DROPOUT = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TSTCCConfig:
+class TSTCCConfig(CNNConfig):
     """The published settings, of views those for HAR."""
 
-    channels: int = whole(MISSING, 1)
-    dim: int = whole(128, 4)
-    dropout: float = number(0.35, 0, 1)  # after the first block
     ahead: int = whole(6, 1)  # tokens that are predicted
     context: int = whole(100, HEADS)  # width of the transformer
     temperature: float = positive(0.2)
@@ -60,20 +57,6 @@ class TSTCCConfig:
     scale: float = number(1.1, 0)  # sd of the factor of each sample around 2, weak view
     segments: int = whole(7, 1)  # most that the strong view is cut into and permuted
     jitter: float = number(0.8, 0)  # sd of the noise on the strong view
-    normalise: str = choice("channel", "series", "none")
-
-    def __post_init__(self) -> None:
-        check_fields(self, "encoder")
-
-    @property
-    def patch(self) -> int:
-        """One sample is enough: the first convolution has zeros around it."""
-        return 1
-
-    @property
-    def slots(self) -> int:
-        """It has no memory."""
-        return 0
 
 
 class Draws(NamedTuple):
