@@ -86,9 +86,12 @@ def test_the_option_that_a_message_names_raises_the_limit(name, tmp_path):
 
 
 def test_the_option_reaches_the_file_of_labels_too(tmp_path):
-    (tmp_path / "y.csv").write_text("label" + "," * 50_000 + "\n1\n")
+    (tmp_path / "wide.csv").write_text("label" + "," * 50_000 + "\n1\n")
     with pytest.raises(InputError, match=r"declares 50... cells.*--limit"):
-        read_labels(tmp_path / "y.csv")
+        read_labels(tmp_path / "wide.csv")
+    (tmp_path / "y.csv").write_text("label" + "," * 100 + "\n1\n")
+    with pytest.raises(InputError, match="--limit"):
+        read_labels(tmp_path / "y.csv", "100B")
     assert read_labels(tmp_path / "y.csv", "1GB").labels.tolist() == ["1"]
 
 
