@@ -26,7 +26,7 @@ from progmem.report import paper, record
 from progmem.report.tables import markdown, mean_and_sd
 
 Result = dict[str, Any]
-PLACE = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end of table -->)", re.S)
+PLACE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end of table -->)", re.S)
 HEADER = [
     "task", "progmem", "untrained", "raw values", "MiniRocket", "TS2Vec's code", "paper's PMT"
 ]  # fmt: skip

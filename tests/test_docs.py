@@ -15,6 +15,7 @@ from progmem.cli import main
 from progmem.config import read_config
 from progmem.data import datasets
 from progmem.data.datasets import DatedFile
+from progmem.errors import InputError
 from progmem.probes import own_labels
 
 ROOT = Path(__file__).parent.parent
@@ -139,6 +140,12 @@ def test_a_number_in_the_wrong_row_of_a_table_is_noticed(tmp_path):
     swapped = text.replace(lines[0], "<>").replace(lines[1], lines[0]).replace("<>", lines[1])
     page.write_text(swapped)
     assert fill_page(page, ROOT / "results") == text != swapped
+
+
+def test_a_place_without_a_table_is_an_error(tmp_path):
+    (tmp_path / "page.md").write_text("<!-- table: no_2 -->\n<!-- end of table -->\n")
+    with pytest.raises(InputError, match="there is no table for 'no_2'"):
+        fill_page(tmp_path / "page.md", ROOT / "results")
 
 
 @pytest.mark.parametrize(
