@@ -132,6 +132,20 @@ def test_a_file_that_would_answer_otherwise_is_not_kept(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
+def test_the_command_says_what_it_does_and_the_time_left(tmp_path, monkeypatch, capsys):
+    def form_itself(form, example, path):
+        path.write_bytes(b"a model")
+        return form
+
+    monkeypatch.setitem(export.FORMATS, ".onnx", form_itself)
+    monkeypatch.setattr("progmem.progress.EVERY", 0.0)
+    make_model().save(tmp_path / "saved")
+    assert main(["export", str(tmp_path / "saved"), "-o", str(tmp_path / "m.onnx")]) == 0
+    doing = "writing it, and comparing what it gives with what the model gives"
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{doing} ..." in lines and f"{doing}: 1 of 5, about 0 s left" in lines
+
+
 def test_what_is_exported_is_encode(monkeypatch, tmp_path):
     """The tensor code that is traced, by itself: gaps, lengths and moments as `encode` has them."""
     for shape in MODELS.values():

@@ -26,6 +26,7 @@ from progmem.errors import InputError
 from progmem.files import check_output, unfinished
 from progmem.geometry import tokens_until
 from progmem.model.saving import load
+from progmem.progress import Log, progress
 from progmem.series import Moments
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class _Encode(nn.Module):
         return Moments(mean, torch.where((low < high) & (scale > 0), scale, 1.0))
 
 
-def export(model: "PMT", path: Path) -> None:
+def export(model: "PMT", path: Path, *, log: Log | None = None) -> None:
     """Write ``model`` to ``path``, whose ending says in which format."""
     if path.suffix not in FORMATS:
         raise InputError(f"a model is exported to a .onnx or .pt2 file, got {path}")
@@ -74,19 +75,25 @@ def export(model: "PMT", path: Path) -> None:
     make = FORMATS[path.suffix]
     whole = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
     examples = [*_examples(whole)]
-    with unfinished(path) as new, _quiet(), torch.no_grad():
+    doing = "writing it, and comparing what it gives with what the model gives"
+    with (
+        progress(doing, 1 + len(examples), log=log) as advance,
+        unfinished(path) as new, _quiet(), torch.no_grad(),
+    ):  # fmt: skip
         run = make(_Encode(whole), examples[0], new)
+        advance(1)
         for x, lengths in examples:
             _compare(run(x, lengths), whole, x, lengths)
+            advance(1)
 
 
-def export_file(folder: Path, path: Path, *, log: Callable[[str], None] | None = print) -> None:
+def export_file(folder: Path, path: Path, *, log: Log | None = print) -> None:
     """What ``progmem export`` does: the model of ``folder`` as the file ``path``."""
     from progmem.model.pmt import only_pmt
 
-    model, log = only_pmt(load(folder), "an export"), log or (lambda text: None)
-    log("writing it, and comparing what it gives with what the model gives ...")
-    model.export(path)
+    export(only_pmt(load(folder), "an export"), path, log=log)
+    if log is None:
+        return
     more = "torch.export.load(FILE).module(check_guards=False)"
     with_what = {".onnx": "onnxruntime.InferenceSession(FILE)", ".pt2": more}[path.suffix]
     log(f"written: {path}, its outputs within {CLOSE:g} of the model's; next: {with_what}")
