@@ -12,6 +12,8 @@ from progmem.data import quality
 from progmem.data.quality import inspect
 from progmem.data.reader import read
 from progmem.data.recordings import Recording
+from progmem.model.saving import gpu_or_cpu
+from progmem.training.defaults import DEFAULTS
 
 
 def values(length=3000, channels=3):
@@ -76,6 +78,7 @@ def test_the_report_names_what_a_user_should_look_at(tmp_path):
     (tmp_path / "readme.pdf").touch()
     found = check(tmp_path)
     text = "\n".join(check_lines(found))
+    default = DEFAULTS[gpu_or_cpu()]
     for line in (
         "recordings: 3, samples: 3000 (9000 in all)", "rate: a sample every 600 s",
         "dates: 2024-01-01 00:00:00 to 2024-01-21 19:50:00, 3 of 3 recordings",
@@ -85,7 +88,8 @@ def test_the_report_names_what_a_user_should_look_at(tmp_path):
         "look at: wv is 0 in 60 samples, up to 60 in a row: if that means missing",
         "look at: channels that never vary: still",
         "look at: recordings with the same samples: b, copy",
-        "training would see 18 rows of 512 samples and make 320 steps of a tiny model, about ",
+        "training would see 18 rows of 512 samples and make "
+        f"{default.steps} steps of a {default.size} model, about ",
     ):  # fmt: skip
         assert line in text
     assert found["training"]["seconds"] > 0

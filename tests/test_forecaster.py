@@ -213,8 +213,8 @@ def test_tensors_of_any_kind_are_series(change):
 
 def ways_to_give_one_series(folder):
     """The same dated series of two columns, as people have it."""
-    import polars
-    import xarray
+    polars = pytest.importorskip("polars")
+    xarray = pytest.importorskip("xarray")
 
     table = pd.DataFrame(daily_waves(T, 2), hours(T), ["kW", "degC"]).rename_axis("date")
     dated = table.reset_index()

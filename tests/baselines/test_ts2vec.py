@@ -10,7 +10,6 @@ from test_contract import recordings, settings, task_of
 
 import progmem
 from progmem.baselines import make_encoder
-from progmem.baselines.dtw import dtw_distances
 from progmem.baselines.softclt import Likeness, SoftCLTConfig, distances_of
 from progmem.baselines.ts2vec import (
     TS2Vec,
@@ -25,6 +24,7 @@ from progmem.baselines.ts2vec import (
 from progmem.config import read_config
 from progmem.data.recordings import Recording
 from progmem.errors import ConfigError, InputError
+from progmem.ops.dtw import dtw_distances
 from progmem.training.defaults import fill_defaults
 from progmem.training.pretrain import pretrain
 
@@ -275,7 +275,7 @@ def loop_dtw(x, y, reach):
 @pytest.mark.parametrize("lengths", [(12, 12, 12), (12, 7, 10, 12, 9), (1, 2)])
 @pytest.mark.parametrize("band", [1.0, 0.25, 0.0])
 def test_the_distance_is_that_of_the_textbook_recursion(lengths, band, monkeypatch):
-    monkeypatch.setattr("progmem.baselines.dtw.CELLS_AT_ONCE", {"cpu": 4 * 12})  # two by two
+    monkeypatch.setattr("progmem.ops.dtw.CELLS_AT_ONCE", {"cpu": 4 * 12})  # two by two
     series = [torch.randn(n, 2).double() for n in lengths]
     found = dtw_distances(series, band=band)
     apart = [abs(a - b) for a in lengths for b in lengths]

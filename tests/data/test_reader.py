@@ -323,8 +323,8 @@ def test_labels_in_a_file_go_with_its_recordings(tmp_path):
 
 
 def objects():
-    import polars
-    import xarray
+    polars = pytest.importorskip("polars")
+    xarray = pytest.importorskip("xarray")
 
     series = xarray.DataArray(X, dims=("case", "time", "channel"), coords={"channel": NAMES})
     yield "numpy", X, {}
@@ -361,8 +361,7 @@ def test_the_same_recordings_come_out_of_every_object(name, source, options):
 
 
 def test_names_and_dates_go_with_tables_and_arrays():
-    import xarray
-
+    xarray = pytest.importorskip("xarray")
     array = xarray.DataArray(
         X[0], dims=("time", "axis"), coords={"time": DATES, "axis": NAMES}, attrs={"units": "g"}
     )

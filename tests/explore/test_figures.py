@@ -4,13 +4,15 @@ import base64
 import json
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from progmem.data.recordings import Recording
 from progmem.explore import figures
 from progmem.explore.figures import Cells, Ribbon
 from progmem.explore.time_axis import TimeAxis
+
+go = pytest.importorskip("plotly.graph_objects")
+pytest.importorskip("plotly_resampler")
 
 NAME = "<script>alert(1)</script><b>\n"
 

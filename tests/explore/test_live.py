@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from page_setup import KIND, made_recordings, small_model
 
+pytest.importorskip("dash")
+pytest.importorskip("plotly_resampler")
+
 from progmem import explore
 from progmem.cli import main
 from progmem.data.recordings import Recordings

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from filelock import FileLock
 from training_setup import (
     assert_same_model,
     made_recordings,
@@ -20,7 +19,7 @@ from training_setup import (
 )
 
 import progmem
-from progmem import artifact
+from progmem import artifact, files
 from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.detail import Detail
@@ -166,7 +165,7 @@ def test_other_data_are_refused(finished):
 
 def test_a_busy_folder_is_refused(finished):
     with (
-        FileLock(finished / ".lock"),
+        files.held(finished / ".lock", finished, wait=0),
         pytest.raises(ConfigError, match=r"in use by process \d+ on"),
     ):
         run(finished)

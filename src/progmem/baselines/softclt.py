@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from progmem.baselines.dtw import dtw_distances
 from progmem.baselines.encoder import Baseline
 from progmem.baselines.ts2vec import TS2VecConfig, TS2VecTask
 from progmem.config import RunConfig, check_fields, choice, number
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError
+from progmem.ops.dtw import dtw_distances
 
 MOST_ROWS = 20_000  # whose distances are kept: 1.6 GB
 CLOSEST = 0.5  # the largest weight of another series; a series' own is 1

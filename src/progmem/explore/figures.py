@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from plotly_resampler.aggregation import MinMaxAggregator
 
 from progmem.explore.time_axis import TimeAxis
 
@@ -134,6 +133,8 @@ def thin(
         step = max(1, len(y) // points)
         at = np.arange(0, len(y), step)
     else:
+        from plotly_resampler.aggregation import MinMaxAggregator  # an extra, slow to load
+
         at = MinMaxAggregator(nan_policy="omit").arg_downsample(y, n_out=points // 2 * 2)
         at = np.unique(np.asarray(at, dtype=np.int64))  # a gap gives the same sample twice
     return at + part.start, y[at]

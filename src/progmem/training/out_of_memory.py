@@ -62,7 +62,8 @@ def explain_oom(device: torch.device) -> Iterator[None]:
 
 def explain_shortage(error: BaseException | None, device: torch.device) -> str | None:
     """What an error says of memory, if it is a failed allocation or was raised while one ended."""
-    if isinstance(error, torch.OutOfMemoryError):
+    # a stream or a library's handle that finds no memory has a more general error
+    if isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error):
         if device.type != "cuda":
             return "out of memory"
         free, whole = torch.cuda.mem_get_info(device)

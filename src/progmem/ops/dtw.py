@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from progmem.ops import with_fused
+
 CELLS_AT_ONCE = {"cpu": 2**20, "cuda": 2**27}  # of a diagonal, over all pairs
 
 
@@ -23,7 +25,7 @@ def dtw_distances(series: Sequence[Tensor], *, band: float = 1.0) -> Tensor:
 
     Example:
         >>> import torch
-        >>> from progmem.baselines.dtw import dtw_distances
+        >>> from progmem.ops.dtw import dtw_distances
         >>> early, late = torch.zeros(2, 9, 1)
         >>> early[2], late[5] = 1, 1
         >>> [float(dtw_distances([early, late], band=share)[0, 1]) for share in (1.0, 0.5)]
@@ -37,15 +39,20 @@ def dtw_distances(series: Sequence[Tensor], *, band: float = 1.0) -> Tensor:
     for a in range(0, R, step):
         for b in range(a, R, step):
             x, y = (slice(start, min(start + step, R)) for start in (a, b))
-            block = _block(padded[..., x], padded[..., y], lengths[x], lengths[y], band)
+            apart = int((lengths[x][:, None] - lengths[y]).abs().max())
+            reach = max(round(band * L), apart)  # the last cell of every pair is within it
+            block = pair_costs(padded[..., x], padded[..., y], lengths[x], lengths[y], reach)
             found[x, y], found[y, x] = block, block.T
     return found.sqrt()
 
 
-def _block(x: Tensor, y: Tensor, x_length: Tensor, y_length: Tensor, band: float) -> Tensor:
-    """The least sums of squares of A series (L, C, A) and B series (L, C, B), (A, B)."""
+@with_fused("dtw.pair_costs")
+def pair_costs(x: Tensor, y: Tensor, x_length: Tensor, y_length: Tensor, reach: int) -> Tensor:
+    """The least sums of squares of A series (L, C, A) and B series (L, C, B), (A, B).
+
+    Times are moved by at most ``reach``, which is at least as much as lengths differ.
+    """
     L, A, B = len(x), x.shape[2], y.shape[2]
-    reach = max(round(band * L), int((x_length[:, None] - y_length).abs().max()))
     x, backwards = x[..., None], y.flip(0)[:, :, None]  # (L, C, A, 1), (L, C, 1, B)
     last_cell = x_length[:, None] + y_length - 2  # (A, B), the diagonal it is on
     place = (x_length - 1)[:, None].expand(A, B)[None]
