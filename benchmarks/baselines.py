@@ -8,8 +8,10 @@ Each method is trained without labels on the training rows of a set with its pub
 and 5 % of the labels, five draws of them. It does so in two ways: by its published features and an
 SVM, linear as the paper's or RBF as that of TS2Vec and SoftCLT, and by the features and the head
 that this library has for every encoder. Published features are the sequence vector or, of a CNN,
-all tokens in a row. Values and MiniRocket have one kind of features. Encoders in PMT's frame are
-trained by the default recipe, of which the size depends on the device.
+all tokens in a row. Values and MiniRocket have one kind of features. PMT is trained by the default
+recipe, of which the size depends on the device. The encoders in PMT's frame, PMT among them, are
+also compared with each other: all `small`, trained by the default recipe but for 400 steps of 64
+rows, which is what many such trainings can be given.
 
 A row is a set, a method and a training seed. Its process writes results/baselines/<row>.json, and a
 training that was broken off goes on. ``--steps`` trains all methods for so many updates, and

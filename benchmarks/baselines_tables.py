@@ -26,6 +26,7 @@ class Method(NamedTuple):
     encoder: str = "pmt"  # of the registry
     settings: tuple[str, ...] = ()
     trained: bool = True
+    alike: bool = False  # trained as all encoders in PMT's frame are, to compare these
 
 
 NAMES = {  # of the registry, as they are written, and in the paper's table
@@ -43,14 +44,27 @@ NAMES = {  # of the registry, as they are written, and in the paper's table
     "simclr": ("SimCLR", "SimCLR"),
     "sslecg": ("SSL-ECG", "SSL-ECG"),
 }
+ALIKE = ("model.size=small", "train.steps=400", "train.batch_size=64")
+IN_FRAME = [name for name, method in ENCODERS.items() if method.in_frame]
 METHODS = {
     "raw": Method("raw values", trained=False),
     "minirocket": Method("MiniRocket", trained=False),
     "untrained": Method("untrained PMT", trained=False),
-    **{name: Method(*NAMES.get(name, (name, None)), encoder=name) for name in ENCODERS},
+    **{
+        name: Method(*NAMES.get(name, (name, None)), encoder=name)
+        for name in ENCODERS
+        if name == "pmt" or name not in IN_FRAME
+    },
     "softclt_euclidean": Method(
         "SoftCLT on TS2Vec, Euclidean", encoder="softclt", settings=("encoder.distance=euclidean",)
     ),
+    "untrained_alike": Method("untrained PMT", settings=ALIKE, trained=False, alike=True),
+    **{
+        name if name != "pmt" else "pmt_alike": Method(
+            NAMES[name][0], encoder=name, settings=ALIKE, alike=True
+        )
+        for name in IN_FRAME
+    },
 }
 SETS = tuple(CLASSIFICATION["1%"]["PMT"])
 WAYS = (  # kind of features and head, and what they are
@@ -70,13 +84,19 @@ def baselines_table(results: list[Result]) -> str:
     _check_draws(results)
     order = list(METHODS)
     results = sorted(results, key=lambda result: order.index(result["rows"][0]["encoder"]))
+    alike = [result for result in results if METHODS[result["rows"][0]["encoder"]].alike]
+    others = [result for result in results if result not in alike]
     parts = []
-    for kind, head, title in WAYS:
-        found = _accuracies(results, kind, head)
-        parts += [f"{title}:", _accuracy_table(found), _above_pmt(found)]
-    for device in dict.fromkeys(result["device"] for result in results):
-        there = [result for result in results if result["device"] == device]
-        parts += [f"Parameters, and time to train / to embed, {device}:", _cost_table(there)]
+    for group, start in ((others, ""), (alike, "In PMT's frame, all trained alike. ")):
+        for kind, head, title in WAYS if group else ():
+            found = _accuracies(group, kind, head)
+            table = _accuracy_table(found, printed=group is others)
+            parts += [f"{start}{title}:", table, _above_pmt(found)]
+        for device in dict.fromkeys(result["device"] for result in group):
+            there = [result for result in group if result["device"] == device]
+            parts += [
+                f"{start}Parameters, and time to train / to embed, {device}:", _cost_table(there)
+            ]  # fmt: skip
     return "\n\n".join(parts)
 
 
@@ -98,21 +118,21 @@ def _label(result: Result) -> str:
     return label if size is None else f"{label}, {size}"
 
 
-def _accuracy_table(found: dict[str, Accuracies]) -> str:
-    """A line a method, with the paper's below it; a column a set."""
+def _accuracy_table(found: dict[str, Accuracies], *, printed: bool) -> str:
+    """A line a method, with the paper's below it if that is ``printed``; a column a set."""
     sets = [name for name in SETS if any((name, SHARES[0]) in one for one in found.values())]
-    printed_by = {method.label: method.printed for method in METHODS.values()}
+    names = {m.label: m.printed for m in METHODS.values() if not m.alike}
     lines = []
     for label, one in found.items():
         cells = [[_accuracy(one.get((name, share))) for share in SHARES] for name in sets]
         lines.append([label, *map(" / ".join, cells)])
-        printed = printed_by[label.partition(",")[0] if label not in printed_by else label]
-        if printed is not None:
+        of_paper = names.get(label, names.get(label.partition(",")[0])) if printed else None
+        if of_paper is not None:
             cells = [
-                [f"{CLASSIFICATION[share][printed][name][0]:.1f}" for share in SHARES]
+                [f"{CLASSIFICATION[share][of_paper][name][0]:.1f}" for share in SHARES]
                 for name in sets
             ]
-            lines.append([f"*{printed}, printed in the paper*", *map(" / ".join, cells)])
+            lines.append([f"*{of_paper}, printed in the paper*", *map(" / ".join, cells)])
     return markdown(["method", *sets], lines)
 
 
