@@ -9,6 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+import plotly_resampler  # noqa: F401  # which figures load late: who lacks it is told at once
 from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 
