@@ -29,7 +29,6 @@ from progmem import explore
 from progmem.data.recordings import ChannelInfo, Recording
 from progmem.explore.axes import Axes
 from progmem.explore.findings import Findings
-from progmem.explore.page import make_app
 from progmem.explore.server import serving
 from progmem.explore.session import Session
 from progmem.report import record
@@ -103,6 +102,8 @@ def made_recording(samples: int, windows: int, folder: Path) -> tuple[explore.In
 
 def measure(samples: int, windows: int, repeats: int) -> dict[str, list[Times]]:
     """Times of everything that a person waits for, ``repeats`` times each."""
+    from progmem.explore.page import make_app  # needs an extra, which tables of results do not
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         idx, recording = made_recording(samples, windows, folder)
