@@ -16,7 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.baselines_tables import ts2vec_pairs_table
+from benchmarks.baselines_tables import (
+    baselines_and_default_table,
+    far_from_printed_table,
+    ts2vec_pairs_table,
+)
 from benchmarks.compute_tables import families_table
 from benchmarks.explore import RENDER as PARTS_OF_EXPLORE
 from benchmarks.explore import explore_table
@@ -126,6 +130,8 @@ PAGE_TABLES: dict[str, Callable[[Path], str]] = {
     "parts": parts_table,
     "own_labels_and_recipe": own_labels_table,
     **{f"explore_{part}": explore_tables(part) for part in PARTS_OF_EXPLORE},
+    "baselines_and_default": baselines_and_default_table,
+    "far_from_printed": far_from_printed_table,
     "ts2vec_pairs": ts2vec_pairs_table,
 }
 

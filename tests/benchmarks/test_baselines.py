@@ -11,8 +11,10 @@ from benchmarks import baselines, few_labels
 from benchmarks.baselines_tables import (
     METHODS,
     SETS,
+    baselines_and_default_table,
     baselines_table,
     draws_sha256,
+    far_from_printed_table,
     ts2vec_pairs_table,
 )
 from progmem.baselines import ENCODERS
@@ -162,6 +164,37 @@ def test_encoders_that_are_trained_alike_stand_in_tables_of_their_own():
         "| PMT, small | 70.0 / 80.0 |", "| xLSTM, small | 60.0 / 90.0 |",
     ]  # fmt: skip
     assert parts[first + 2] == "Above PMT, small: xLSTM, small (HAR 5 %)."
+
+
+def test_pmt_stands_in_the_table_as_few_labels_has_measured_it(tmp_path):
+    drawn = {share: [[0, 1]] for share in ("1%", "5%")}
+    heads = {head: {"accuracy": [0.75, 0.85]} for head in ("linear", "logistic")}
+    scores = {kind: {share: heads for share in drawn} for kind in ("sequence", "all")}
+    row = {"set": "HAR", "encoder": "trained", "seed": 0, "seconds_training": 9.0,
+           "seconds_embedding": 9.0, "scores": scores}  # fmt: skip
+    default = {"config": {"trained": {"HAR": {"model": {"size": "small"}}}}, "device": "GPU",
+               "labelled_rows": {"HAR": drawn}, "rows": [row]}  # fmt: skip
+    record.save("few_labels", "default", default, folder=tmp_path)
+    own = made_result("tstcc", "HAR", 0, (0.9, 0.7))
+    own["labelled_rows_sha256"] = draws_sha256(drawn)
+    record.save("baselines", "HAR-tstcc-0", own, folder=tmp_path)
+    linear, rbf = (baselines_and_default_table(tmp_path).split("\n\n")[i] for i in (1, 4))
+    assert "| PMT, small | 80.0 / 80.0 |" in linear and "PMT, small" not in rbf
+    again = made_result("pmt", "HAR", 0, (0.5, 0.5), size="small") | {
+        "labelled_rows_sha256": draws_sha256(drawn)
+    }
+    record.save("baselines", "HAR-pmt-0", again, folder=tmp_path)  # then that counts
+    assert "| PMT, small | 50.0 / 50.0 |" in baselines_and_default_table(tmp_path)
+
+
+def test_only_what_is_far_from_the_printed_figures_is_listed(tmp_path):
+    """CPC on HAR: 65.4 / 75.4 are printed; SSL-ECG 60.0 / 63.7."""
+    for method, accuracy in (("cpc", (0.654, 0.80)), ("sslecg", (0.60, 0.66))):
+        made = made_result(method, "HAR", 0, accuracy)
+        record.save("baselines", f"HAR-{method}-0", made, folder=tmp_path)
+    cpc, sslecg = far_from_printed_table(tmp_path).splitlines()[2:]
+    assert cpc.split(" | ")[:2] == ["| CPC", "5 %: 80.0, 75.4, +4.6"]
+    assert sslecg.split(" | ")[:2] == ["| SSL-ECG", "-"]
 
 
 def test_methods_are_only_compared_on_the_same_labels():
