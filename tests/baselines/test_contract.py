@@ -351,6 +351,8 @@ def trained(name, folder, *more, gaps=False):
 
 
 def task_of(name, *more):
+    if name == "xlstm":
+        pytest.importorskip("xlstm")
     cfg = read_config(None, settings(name, "train.precision=64", *more))
     windows, stats = TrainingWindows(recordings(gaps=True), cfg.data), ChannelStats(2)
     windows.set_statistics(stats)

@@ -9,7 +9,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import plotly_resampler  # noqa: F401  # figures load it late: who lacks it is told here
 from dash import ALL, Dash, Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
 from dash.exceptions import PreventUpdate
 

@@ -1,5 +1,6 @@
 """``progmem explore``: from a model and recordings to a page that is being served."""
 
+import importlib
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -75,6 +76,8 @@ def page_of(
     """The address of the page, as long as it is served."""
     try:
         from progmem.explore.page import make_app
+
+        importlib.import_module("plotly_resampler")  # which figures load only when they draw
     except ModuleNotFoundError as error:
         raise InputError(f"{MISSING} ({error.name} is not installed)") from error
     if model is not None and data is None:
