@@ -14,10 +14,10 @@ from training_setup import assert_same_model, run, weights
 from progmem.errors import ConfigError, TrainingError
 from progmem.training import finetune
 from progmem.training.finetune import FinetuneTask
-from progmem.training.out_of_memory import PartsBySteps, explain_oom, explain_shortage
+from progmem.training.out_of_memory import explain_oom, explain_shortage
 from progmem.training.pmt import PretrainTask
-from progmem.training.run_folder import write_noted
-from progmem.training.trainer import Update
+from progmem.training.run_folder import read_parts, write_noted
+from progmem.training.trainer import Update, parts_at
 
 SHORT = ("train.precision=64", "train.epochs=3")
 FORK = multiprocessing.get_context("fork")
@@ -127,8 +127,8 @@ def test_parts_become_more_again_and_none_is_below_those_of_the_settings(tmp_pat
     (tmp_path / "run/checkpoints").rename(tmp_path / "lost")
     run(tmp_path / "run", *SHORT[:1], "train.epochs=4", "train.parts=2")
     assert parts_of(tmp_path / "run") == {"2": 4, "5": 8}
-    parts = PartsBySteps(tmp_path / "run", 2)
-    assert [parts.at(step) for step in range(7)] == [2, 2, 4, 4, 4, 8, 8]
+    divided = read_parts(tmp_path / "run")
+    assert [parts_at(step, divided, 2) for step in range(7)] == [2, 2, 4, 4, 4, 8, 8]
 
 
 def test_a_training_with_labels_is_divided_too(tmp_path, monkeypatch):
@@ -163,11 +163,11 @@ def test_where_one_row_is_too_much_a_line_says_what_to_lower(tmp_path, monkeypat
 def test_damaged_notes_of_parts_are_refused(tmp_path, noted, message):
     write_noted(tmp_path / "parts.json", noted)
     with pytest.raises(ConfigError, match=message):
-        PartsBySteps(tmp_path, 1)
+        read_parts(tmp_path)
     content = (tmp_path / "parts.json").read_bytes()
     (tmp_path / "parts.json").write_bytes(content.replace(b"parts", b"party"))
     with pytest.raises(ConfigError, match="is damaged"):
-        PartsBySteps(tmp_path, 1)
+        read_parts(tmp_path)
 
 
 def test_running_out_of_memory_says_what_to_lower():

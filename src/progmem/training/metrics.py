@@ -19,7 +19,7 @@ from torch import Tensor
 
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
-from progmem.files import explained
+from progmem.files import raise_not_written
 from progmem.progress import duration, make_bar
 
 PACED = 4  # steps after which the time of a run is foretold
@@ -129,9 +129,11 @@ class MetricsLog:
         """Write the values of step number ``step`` (from 1), which trained on ``rows`` series."""
         assert self.file is not None
         self.rows += rows
-        with explained(self.path):
+        try:
             self.file.write(json.dumps({"step": step, **values}) + "\n")
             self.file.flush()
+        except OSError as error:
+            raise_not_written(error, self.path, was_there=True)
         rate = self.rows / (time.perf_counter() - self.began)
         text = "  ".join(f"{name} {values[name]:.3f}" for name in PRINTED if name in values)
         if self.bar is not None:
