@@ -19,7 +19,8 @@ from progmem.training.pmt import PretrainTask
 from progmem.training.run_folder import read_parts, write_noted
 from progmem.training.trainer import Update, parts_at
 
-SHORT = ("train.precision=64", "train.epochs=3")
+EXACT = ("train.precision=64", "model.blocks=1", "train.epochs=null")
+SHORT = (*EXACT, "train.steps=6")
 FORK = multiprocessing.get_context("fork")
 
 
@@ -71,7 +72,8 @@ def test_a_run_that_was_killed_divides_each_step_as_before_though_memory_is_ther
     tmp_path, monkeypatch, last
 ):
     """Kill -9 before there is a checkpoint of the steps in parts, and after."""
-    settings = (*SHORT, "model.dropout=0.2")  # which falls otherwise in parts: they must agree
+    # dropout falls otherwise in parts: they must agree
+    settings = (*EXACT, "train.steps=8", "model.dropout=0.2")
     with monkeypatch.context() as short:
         make_short(short, PretrainTask, rows=4, steps=[4, 5])
         run(tmp_path / "whole", *settings)
@@ -102,7 +104,7 @@ def test_a_run_that_was_killed_divides_each_step_as_before_though_memory_is_ther
 def test_gradients_that_were_computed_before_memory_ended_do_not_count(
     tmp_path, monkeypatch, parts
 ):
-    settings = ("train.precision=64", "train.steps=2", "train.epochs=null")
+    settings = (*EXACT, "train.steps=2")
     run(tmp_path / "parts", *settings, f"train.parts={2 * parts}")
     clip, calls = Update.clip, []
 
@@ -122,20 +124,22 @@ def test_parts_become_more_again_and_none_is_below_those_of_the_settings(tmp_pat
     make_short(monkeypatch, PretrainTask, rows=2, steps=[2])
     run(tmp_path / "run", *SHORT, "train.parts=2")
     make_short(monkeypatch, PretrainTask, rows=1, steps=[5])
-    run(tmp_path / "run", *SHORT[:1], "train.epochs=4", "train.parts=2")
+    run(tmp_path / "run", *EXACT, "train.steps=7", "train.parts=2")
     assert parts_of(tmp_path / "run") == {"2": 4}  # the steps before were not repeated
     (tmp_path / "run/checkpoints").rename(tmp_path / "lost")
-    run(tmp_path / "run", *SHORT[:1], "train.epochs=4", "train.parts=2")
+    run(tmp_path / "run", *EXACT, "train.steps=7", "train.parts=2")
     assert parts_of(tmp_path / "run") == {"2": 4, "5": 8}
     divided = read_parts(tmp_path / "run")
     assert [parts_at(step, divided, 2) for step in range(7)] == [2, 2, 4, 4, 4, 8, 8]
 
 
 def test_a_training_with_labels_is_divided_too(tmp_path, monkeypatch):
-    finetune.finetune(made(), tmp_path / "parts", config("train.parts=4"), log=None)
+    finetune.finetune(
+        made(), tmp_path / "parts", config("train.epochs=1", "train.parts=4"), log=None
+    )
     said = []
     make_short(monkeypatch, FinetuneTask, rows=4, steps=[0])
-    finetune.finetune(made(), tmp_path / "short", config(), log=said.append)
+    finetune.finetune(made(), tmp_path / "short", config("train.epochs=1"), log=said.append)
     assert any("from step 1 on a batch is held in 4 parts" in line for line in said)
     heads = [(tmp_path / name / "head.safetensors").read_bytes() for name in ("parts", "short")]
     assert heads[0] == heads[1]
