@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Log = Callable[[str], None]
-Advance = Callable[[int], None]
+Log = Callable[[str], None]  # takes a line of text
+Advance = Callable[[int], None]  # takes how many more pieces are done
 EVERY = 5.0  # seconds between two lines
 
 

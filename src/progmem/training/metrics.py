@@ -10,7 +10,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
 from progmem.files import raise_not_written
-from progmem.progress import duration, make_bar
+from progmem.progress import Log, duration, make_bar
 
 PACED = 4  # steps after which the time of a run is foretold
 SLOW = 10.0  # seconds without a line after which a step is told, whichever it is
@@ -75,7 +75,7 @@ class MetricsLog:
         first: int,
         total: int,
         labels: bool,
-        log: Callable[[str], None],
+        log: Log,
     ) -> None:
         self.least_rank = 0.0 if labels else COLLAPSED_RANK
         self.first, self.total, self.every, self.log = first, total, train.log_every, log

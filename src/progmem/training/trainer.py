@@ -25,6 +25,7 @@ from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, TrainingError
 from progmem.model.encode import eval_mode
 from progmem.ops.cuda_graphs import GraphedUpdate
+from progmem.progress import Log
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process, split_batch
 from progmem.training.grad_cache import backward_in_parts
@@ -67,7 +68,6 @@ class Task(Protocol):
         """What follows an update of the weights, such as their average over the steps."""
 
 
-Log = Callable[[str], None]  # takes a line of text
 M = TypeVar("M", bound=nn.Module)
 
 FEW = 16  # rows that are embedded at a time to find the one that a step failed by
