@@ -25,7 +25,7 @@ from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, TrainingError
 from progmem.model.encode import eval_mode
 from progmem.ops.cuda_graphs import GraphedUpdate
-from progmem.progress import Log
+from progmem.progress import Log, silent
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process, split_batch
 from progmem.training.grad_cache import backward_in_parts
@@ -96,7 +96,7 @@ class Trainer:
         nothing is printed, and no metrics are written.
         """
         metrics_folder = None if log is None else out
-        log, main = log or (lambda _: None), self.fabric.is_global_zero
+        log, main = log or silent, self.fabric.is_global_zero
         done = self.resume(out, fingerprint, log)
         if done >= self.total:
             return False
