@@ -2,10 +2,11 @@
 
     python scripts/count_files.py
 
-The code that is imported is counted. A short run on made recordings trains on the CPU with all
-objectives; from the end of one of its optimiser steps to the end of the next, each file with a
-function that runs is noted, that of the training loop included. Everything that only the set-up,
-the end or a checkpoint needs stays out of it, and so does code that only runs when it is imported.
+The code that is imported is counted. A short run on made recordings trains on the CPU with the
+default objectives (PCL is off where spans are hidden). From the end of one of its optimiser steps
+to the end of the next, each file with a function that runs is noted, that of the training loop
+included. Everything that only the set-up, the end or a checkpoint needs stays out of it, and so
+does code that only runs when it is imported.
 """
 
 import contextlib

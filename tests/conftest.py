@@ -1,5 +1,6 @@
 """Shared settings of the tests: fixed threads, no network but loopback, fast unless asked."""
 
+import gc
 import os
 import resource
 import socket
@@ -14,6 +15,16 @@ import torch
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are first imported
+
+
+def pytest_collection_finish():
+    """What is loaded by now is never garbage, and no collection need look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()  # nanobind would take what is left for leaks
 
 
 def pytest_make_parametrize_id(val, argname):

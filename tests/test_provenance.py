@@ -19,6 +19,7 @@ from progmem.data.labels import LabelledRecordings
 from progmem.data.recordings import Recording
 from progmem.data.sets import LabelledSet
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
+from progmem.probes import comparison
 from progmem.probes.classify import probe_set
 from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
 from progmem.provenance import TrainedOn, digests, labels_learnt, seen_by
@@ -58,6 +59,7 @@ def tuned(tmp_path_factory):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(comparison.BASELINES, "MiniRocket")  # which takes too long
     np.save("x.npy", noise(24))
     np.save("y.npy", coins(24))
     np.save("new.npy", noise(24, seed=1))

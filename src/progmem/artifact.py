@@ -150,9 +150,9 @@ def check_tensors(
             )
 
 
-def shaped(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """A tensor without memory, to say what is expected."""
-    return torch.empty(shape, dtype=dtype, device="meta")
+def shaped(*shape: int) -> Tensor:
+    """A float64 tensor without memory, to say what is expected."""
+    return torch.empty(shape, dtype=torch.float64, device="meta")
 
 
 def check_replaceable(path: Path, kind: str) -> None:

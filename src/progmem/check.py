@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from progmem.config import RunConfig, read_config
+from progmem.config import RunConfig
 from progmem.data.labels import drop_missing_labels
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.quality import Quality, inspect
@@ -19,7 +19,7 @@ from progmem.data.source import open_source
 from progmem.data.windows import TrainingWindows, cut_alone
 from progmem.errors import ConfigError, InputError, RepairableError
 from progmem.names import first_few
-from progmem.progress import Log
+from progmem.progress import Log, duration
 from progmem.series import ChannelStats
 from progmem.training import randomness
 from progmem.training.defaults import fill_defaults
@@ -33,7 +33,6 @@ def check(
     options: ReadOptions = BY_RULE,
     *,
     data_dir: Path | None = None,
-    cfg: RunConfig | None = None,
     log: Log | None = None,
 ) -> dict[str, Any]:
     """What was read as what, what is odd about it, and what training would see and take.
@@ -66,7 +65,7 @@ def check(
             for r, missing, gap, constant in zip(
                 recordings, quality.missing, quality.longest_gap, quality.constant, strict=True)
         ],
-        "training": _training(recordings, cfg or read_config(None, []), log),
+        "training": _training(recordings, log),
     }  # fmt: skip
 
 
@@ -140,8 +139,9 @@ def _warnings(recordings: Recordings, quality: Quality) -> list[str]:
     return lines
 
 
-def _training(recordings: Recordings, cfg: RunConfig, log: Log | None) -> dict[str, Any]:
+def _training(recordings: Recordings, log: Log | None) -> dict[str, Any]:
     """The rows that training would see, its model and the time it would take here."""
+    cfg = RunConfig()
     try:
         rows = TrainingWindows(recordings, cut_alone(recordings, cfg.data))
         device = choose_device(cfg)
@@ -209,7 +209,7 @@ def check_lines(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"training would see {training['rows']} rows of {training['samples']} samples and make "
             f"{training['steps']} steps of a {training['size']} model, about "
-            f"{_duration(training['seconds'])} on this {training['device']}"
+            f"{duration(max(1, training['seconds']))} on this {training['device']}"
         )
         flags = ReadOptions(**found["options"]).flags()
         lines.append(f"next: progmem pretrain {quote(found['source'])}{flags} -o run")
@@ -218,9 +218,3 @@ def check_lines(found: dict[str, Any]) -> list[str]:
 
 def _rate(rate: float) -> str:
     return f"{rate:g} samples a second" if rate >= 1 else f"a sample every {1 / rate:g} s"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

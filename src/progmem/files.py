@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -182,14 +182,20 @@ def _holder(lock: Path) -> str:
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
     """One line that names ``path`` and what is kept, where it cannot be written."""
-    kept = "what was there before is kept" if path.exists() else "nothing of it is left"
+    was_there = path.exists()
     try:
         yield
-    except OSError as error:  # a part of a folder may have been told of by its own name
-        if error.errno not in NOT_WRITABLE:
-            raise
-        why = os.strerror(error.errno)
-        raise WriteError(error.errno, f"{path} was not written: {why}; {kept}") from error
+    except OSError as error:
+        raise_not_written(error, path, was_there=was_there)
+
+
+def raise_not_written(error: OSError, path: Path, *, was_there: bool) -> NoReturn:
+    """Raise an error in writing ``path`` as one that says so, and any other as it is."""
+    if error.errno not in NOT_WRITABLE:  # a part of a folder may have been told of by its own name
+        raise error
+    kept = "what was there before is kept" if was_there else "nothing of it is left"
+    why = os.strerror(error.errno)
+    raise WriteError(error.errno, f"{path} was not written: {why}; {kept}") from error
 
 
 def _settle(path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Log = Callable[[str], None]
-Advance = Callable[[int], None]
+Log = Callable[[str], None]  # takes a line of text
+Advance = Callable[[int], None]  # takes how many more pieces are done
 EVERY = 5.0  # seconds between two lines
 
 
@@ -61,8 +61,10 @@ class _Lines:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: whole ones, or minutes from two up."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    """Seconds as a person says them: whole ones, or from two up minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def make_bar(first: int, total: int, what: str = "") -> Any:

@@ -15,6 +15,7 @@ from progmem.data.dates import COVARIATES, has_calendar
 from progmem.errors import InputError
 
 M = TypeVar("M", bound=nn.Module)
+PIECE = 2**20  # samples of each series that statistics look at together
 LARGEST = 1e15  # after normalisation; squares of larger values would overflow float32
 
 
@@ -142,7 +143,7 @@ class Series:
             for first in range(0, len(rows), size):
                 yield rows[first : first + size]
 
-    def own_moments(self, rows: Sequence[int], piece: int = 2**20) -> Moments:
+    def own_moments(self, rows: Sequence[int]) -> Moments:
         """Mean and standard deviation of each series, over what is observed; 1 if none varies.
 
         Where these are not finite, 0 and 1 are used, and `normalise` names the offending value.
@@ -152,7 +153,7 @@ class Series:
         square: Any = 0
         low, high = torch.tensor(torch.inf), torch.tensor(-torch.inf)
         length = max(self.lengths[row] for row in rows)
-        pieces = [(start, min(start + piece, length)) for start in range(0, length, piece)]
+        pieces = [(start, min(start + PIECE, length)) for start in range(0, length, PIECE)]
         for start, stop in pieces:
             values = self.cut(rows, start, stop)
             count = count + (~values.isnan()).sum(1, keepdim=True)

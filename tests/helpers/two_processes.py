@@ -1,11 +1,12 @@
 """Run by test_parallel.py: gradients and short trainings over two processes.
 
-Under torchrun each process loads torch for itself. Without it this one loads it and divides in two.
+Under torchrun each process loads torch for itself. `divide` makes two of a process that has it.
 """
 
 import os
 import socket
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +86,7 @@ def run_short_of_memory(out):
         sys.exit(str(error))
 
 
-def main():
-    out = Path(sys.argv[1])
-    if sys.argv[2:] == ["short"]:
-        return run_short_of_memory(out)
+def main(out):
     cfg = small_config(HIDE, "train.precision=64", "train.batch_size=13", "train.epochs=1")
     pretrain(
         made_recordings(RECORDINGS), out / "run", cfg, log=lambda _: None
@@ -108,8 +106,10 @@ def main():
     torch.distributed.destroy_process_group()
 
 
-def divide():
+def divide(out):
     """Fork into two processes with the environment that torchrun gives; the first sees both end."""
+    warnings.simplefilter("default")  # those of torch.distributed are no errors, as in a script
+    torch.set_num_threads(1)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -118,7 +118,7 @@ def divide():
     os.environ["TORCHELASTIC_RUN_ID"] = "none"
     second = os.fork()
     os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if second else "1"
-    main()
+    main(out)
     if second:
         _, status = os.waitpid(second, 0)
         sys.exit(os.waitstatus_to_exitcode(status))
@@ -126,4 +126,5 @@ def divide():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main() if "WORLD_SIZE" in os.environ else divide()
+    folder = Path(sys.argv[1])
+    run_short_of_memory(folder) if sys.argv[2:] == ["short"] else main(folder)

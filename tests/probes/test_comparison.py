@@ -14,9 +14,9 @@ from progmem.probes import comparison
 from progmem.probes.comparison import (
     Comparison,
     Outcome,
-    at_most,
     compare_by_folds,
     compare_held_out,
+    compared_series,
     does_it_pay,
     draw_folds,
     minirocket,
@@ -220,10 +220,10 @@ def test_minirocket_takes_gaps_and_unequal_lengths_and_gives_the_same_each_time(
 
 def test_of_many_series_some_of_each_class_are_compared():
     y = np.repeat([0, 1, 2], [1500, 490, 10])
-    chosen = at_most(y)
+    chosen = compared_series(y)
     assert len(set(chosen)) == len(chosen) == 1000
     assert np.bincount(y[chosen]).tolist() == [750, 245, 5]
-    np.testing.assert_array_equal(at_most(y[:20]), np.arange(20))
+    np.testing.assert_array_equal(compared_series(y[:20]), np.arange(20))
 
 
 def no_minirocket(*parts):

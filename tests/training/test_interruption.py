@@ -1,5 +1,7 @@
 """Runs that are killed, stopped, damaged or out of disk: nothing is lost."""
 
+import contextlib
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -7,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from unittest.mock import ANY
 
@@ -19,6 +22,7 @@ from training_setup import SETTINGS, assert_same_model, made_recordings, run, st
 
 import progmem
 from progmem import artifact
+from progmem.cli import main
 from progmem.training import checkpoint
 from progmem.training.checkpoint import newest_checkpoint
 
@@ -32,6 +36,30 @@ def start(folder, data, *settings):
     return subprocess.Popen(
         [*command, *SETTINGS, *settings], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+
+
+class Forked:
+    """What `start` gives, of a process that is forked from this one and need not load torch."""
+
+    def __init__(self, folder, data, *settings):
+        self.output = folder.with_suffix(".txt")
+        command = ["pretrain", str(data), "-o", str(folder), *SETTINGS, *settings]
+        self.process = multiprocessing.get_context("fork").Process(
+            target=self.run, args=(command,), daemon=True
+        )
+        self.process.start()
+        self.poll = lambda: self.process.exitcode
+        self.send_signal = lambda number: os.kill(self.process.pid, number)
+
+    def run(self, command):
+        warnings.simplefilter("default")
+        with self.output.open("w") as file, contextlib.redirect_stdout(file):
+            sys.exit(main(command))
+
+    def communicate(self, timeout):
+        self.process.join(timeout)
+        self.returncode = self.process.exitcode
+        return self.output.read_bytes(), None
 
 
 def wait_for_step(folder, step, process):
@@ -78,10 +106,16 @@ def test_kill_9_twenty_times_and_the_same_command_again_change_no_bit(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    "number, code",
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+    "start, number, code",
+    [
+        (Forked, signal.SIGTERM, 143),
+        pytest.param(start, signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(start, signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
 )
-def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(tmp_path, data, number, code):
+def test_a_polite_signal_leaves_a_checkpoint_and_the_usual_exit_code(
+    tmp_path, data, start, number, code
+):
     folder, started = tmp_path / "stopped", time.time()
     process = start(folder, data, "train.epochs=12", "train.checkpoint_every=10000")
     wait_for_step(folder, 4, process)

@@ -1,11 +1,14 @@
 """The metrics of a run, and what they warn of."""
 
+import errno
+
 import numpy as np
 import pytest
 import torch
 from training_setup import run, small_config
 
 from progmem.data.recordings import Recording
+from progmem.errors import WriteError
 from progmem.training import metrics
 from progmem.training.metrics import spread
 from progmem.training.pretrain import pretrain
@@ -19,6 +22,29 @@ def test_a_run_that_collapses_is_warned_about_once(tmp_path, lr, collapsed):
     settings = ["train.batch_size=16", "train.epochs=12", f"train.lr={lr}", "train.log_every=2"]
     pretrain(noise, tmp_path / "run", small_config(*settings), log=said.append)
     assert sum("the sequence vectors have collapsed" in line for line in said) == collapsed
+
+
+@pytest.mark.parametrize(
+    "number, error, message",
+    [
+        (errno.ENOSPC, WriteError, "metrics.jsonl was not written: No space left on device; what"),
+        (errno.EIO, OSError, "another"),
+    ],
+)
+def test_metrics_that_cannot_be_written_are_told_of_by_their_file(tmp_path, number, error, message):
+    log = metrics.MetricsLog(
+        tmp_path, small_config().train, first=0, total=9, labels=False, log=print
+    )
+    log.file.close()
+
+    class Full:
+        def write(self, _):
+            raise OSError(number, "another")
+
+    log.file = Full()
+    with pytest.raises(error, match=message) as caught:
+        log.write(1, {}, 1)
+    assert type(caught.value) is error
 
 
 def logged(sequence, *, labels=False):

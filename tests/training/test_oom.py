@@ -14,12 +14,13 @@ from training_setup import assert_same_model, run, weights
 from progmem.errors import ConfigError, TrainingError
 from progmem.training import finetune
 from progmem.training.finetune import FinetuneTask
-from progmem.training.out_of_memory import PartsBySteps, explain_oom, explain_shortage
+from progmem.training.out_of_memory import explain_oom, explain_shortage
 from progmem.training.pmt import PretrainTask
-from progmem.training.run_folder import write_noted
-from progmem.training.trainer import Update
+from progmem.training.run_folder import read_parts, write_noted
+from progmem.training.trainer import Update, parts_at
 
-SHORT = ("train.precision=64", "train.epochs=3")
+EXACT = ("train.precision=64", "model.blocks=1", "train.epochs=null")
+SHORT = (*EXACT, "train.steps=6")
 FORK = multiprocessing.get_context("fork")
 
 
@@ -72,7 +73,7 @@ def test_a_run_that_was_killed_divides_each_step_as_before_though_memory_is_ther
 ):
     """Kill -9 before there is a checkpoint of the steps in parts, and after."""
     # dropout falls otherwise in parts: they must agree; a forked process cannot use a GPU
-    settings = (*SHORT, "model.dropout=0.2", "train.device=cpu")
+    settings = (*EXACT, "train.steps=8", "model.dropout=0.2", "train.device=cpu")
     with monkeypatch.context() as short:
         make_short(short, PretrainTask, rows=4, steps=[4, 5])
         run(tmp_path / "whole", *settings)
@@ -103,7 +104,7 @@ def test_a_run_that_was_killed_divides_each_step_as_before_though_memory_is_ther
 def test_gradients_that_were_computed_before_memory_ended_do_not_count(
     tmp_path, monkeypatch, parts
 ):
-    settings = ("train.precision=64", "train.steps=2", "train.epochs=null")
+    settings = (*EXACT, "train.steps=2")
     run(tmp_path / "parts", *settings, f"train.parts={2 * parts}")
     clip, calls = Update.clip, []
 
@@ -123,20 +124,22 @@ def test_parts_become_more_again_and_none_is_below_those_of_the_settings(tmp_pat
     make_short(monkeypatch, PretrainTask, rows=2, steps=[2])
     run(tmp_path / "run", *SHORT, "train.parts=2")
     make_short(monkeypatch, PretrainTask, rows=1, steps=[5])
-    run(tmp_path / "run", *SHORT[:1], "train.epochs=4", "train.parts=2")
+    run(tmp_path / "run", *EXACT, "train.steps=7", "train.parts=2")
     assert parts_of(tmp_path / "run") == {"2": 4}  # the steps before were not repeated
     (tmp_path / "run/checkpoints").rename(tmp_path / "lost")
-    run(tmp_path / "run", *SHORT[:1], "train.epochs=4", "train.parts=2")
+    run(tmp_path / "run", *EXACT, "train.steps=7", "train.parts=2")
     assert parts_of(tmp_path / "run") == {"2": 4, "5": 8}
-    parts = PartsBySteps(tmp_path / "run", 2)
-    assert [parts.at(step) for step in range(7)] == [2, 2, 4, 4, 4, 8, 8]
+    divided = read_parts(tmp_path / "run")
+    assert [parts_at(step, divided, 2) for step in range(7)] == [2, 2, 4, 4, 4, 8, 8]
 
 
 def test_a_training_with_labels_is_divided_too(tmp_path, monkeypatch):
-    finetune.finetune(made(), tmp_path / "parts", config("train.parts=4"), log=None)
+    finetune.finetune(
+        made(), tmp_path / "parts", config("train.epochs=1", "train.parts=4"), log=None
+    )
     said = []
     make_short(monkeypatch, FinetuneTask, rows=4, steps=[0])
-    finetune.finetune(made(), tmp_path / "short", config(), log=said.append)
+    finetune.finetune(made(), tmp_path / "short", config("train.epochs=1"), log=said.append)
     assert any("from step 1 on a batch is held in 4 parts" in line for line in said)
     heads = [(tmp_path / name / "head.safetensors").read_bytes() for name in ("parts", "short")]
     assert heads[0] == heads[1]
@@ -164,11 +167,11 @@ def test_where_one_row_is_too_much_a_line_says_what_to_lower(tmp_path, monkeypat
 def test_damaged_notes_of_parts_are_refused(tmp_path, noted, message):
     write_noted(tmp_path / "parts.json", noted)
     with pytest.raises(ConfigError, match=message):
-        PartsBySteps(tmp_path, 1)
+        read_parts(tmp_path)
     content = (tmp_path / "parts.json").read_bytes()
     (tmp_path / "parts.json").write_bytes(content.replace(b"parts", b"party"))
     with pytest.raises(ConfigError, match="is damaged"):
-        PartsBySteps(tmp_path, 1)
+        read_parts(tmp_path)
 
 
 def test_running_out_of_memory_says_what_to_lower():

@@ -1,6 +1,7 @@
 """Two processes do what one does on the same global batch."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from two_processes import (
     STEPS,
     SUBSETS,
     begun_by_one,
+    divide,
     gradients,
     train_on_labels,
 )
@@ -30,8 +32,6 @@ from progmem.training.distributed import split_rows
 from progmem.training.pretrain import pretrain
 from progmem.training.randomness import batch_rows
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
 
 def keep_until(run, step):
     """Make ``run`` one that was killed after ``step``."""
@@ -42,26 +42,45 @@ def keep_until(run, step):
         path.unlink()
 
 
-def start_two(launcher, *arguments):
+def under_torchrun(*arguments):
+    """Two processes of the helper's script: their exit code, and what they say of errors."""
     helpers = Path(__file__).parents[1] / "helpers"
     paths = [helpers, Path(progmem.__file__).parents[1]]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    command = [sys.executable, *launcher, str(helpers / "two_processes.py"), *map(str, arguments)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, str(helpers / "two_processes.py"), *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stderr
+
+
+def forked(out):
+    """The same, of processes that are forked from this one; what they say is not kept."""
+    process = multiprocessing.get_context("fork").Process(target=divide, args=(out,), daemon=True)
+    process.start()
+    process.join(200)
+    return process.exitcode, "see what they have printed"
 
 
 @pytest.mark.parametrize(
-    "launcher",
-    [pytest.param([], id="forked"), pytest.param(TORCHRUN, id="torchrun", marks=pytest.mark.slow)],
+    "start_two",
+    [
+        pytest.param(
+            forked,
+            marks=pytest.mark.skipif(
+                torch.cuda.is_available(), reason="autograd cannot be forked beside a GPU"
+            ),
+        ),
+        pytest.param(under_torchrun, marks=pytest.mark.slow),
+    ],
 )
-def test_two_processes_equal_one(tmp_path, launcher):
+def test_two_processes_equal_one(tmp_path, start_two):
     """Gradients of each objective and of their sum, of uneven parts; short runs without
     and with labels, and one that one process begins, two go on with, and one ends."""
     begun = tmp_path / "begun by one"
     whole = pretrain(made_recordings(RECORDINGS), begun, begun_by_one(), log=None)
     keep_until(begun, 2)
-    done = start_two(launcher, tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
+    code, errors = start_two(tmp_path)
+    assert code == 0, errors[-3000:]
 
     theirs, ours = load_file(tmp_path / "gradients.safetensors"), gradients()
     assert theirs.keys() == ours.keys()
@@ -95,10 +114,10 @@ def test_two_processes_of_which_one_has_too_little_memory_go_on_in_the_same_part
         made_recordings(RECORDINGS), tmp_path / "whole", begun_by_one(), log=None
     ).state_dict()
     run = tmp_path / "run"
-    first, second = (start_two(TORCHRUN, run, "short") for _ in range(2))
-    assert first.returncode and "from step 1 on a batch is held in 2 parts when the" in first.stderr
+    (first, told), (second, errors) = (under_torchrun(run, "short") for _ in range(2))
+    assert first and "from step 1 on a batch is held in 2 parts when the" in told
     assert json.loads((run / "parts.json").read_text())["parts"] == {"0": 2}
-    assert second.returncode == 0, second.stderr
+    assert second == 0, errors
     for name, tensor in progmem.load(run / "model").state_dict().items():
         torch.testing.assert_close(tensor, whole[name], rtol=0, atol=1e-7)
 

@@ -20,7 +20,6 @@ from progmem.series import ChannelStats
 from progmem.training import finetune, pmt, pretrain, trainer
 from progmem.training.checkpoint import newest_checkpoint
 from progmem.training.distributed import make_fabric
-from progmem.training.out_of_memory import PartsBySteps
 from progmem.training.pmt import Learner
 from progmem.training.pretrain import initial_model, model_for
 from progmem.training.trainer import freeze_unreached, learning_rate, parameter_groups
@@ -282,7 +281,7 @@ def test_a_replayed_update_without_memory_changes_nothing_and_goes_on_in_parts(
 ):
     """Memory ends in the warm-up, whose updates are undone, in the capture, or before a replay."""
     theirs, ours = (small_trainer(replayed=replayed) for replayed in (False, True))
-    parts, said = PartsBySteps(tmp_path, 1), []
+    divided, said = {}, []
     captured = cuda_graphs.capture
 
     def fail(*_):
@@ -299,16 +298,16 @@ def test_a_replayed_update_without_memory_changes_nothing_and_goes_on_in_parts(
     monkeypatch.setattr(cuda_graphs, "warm_up", warm_up)
     monkeypatch.setattr(cuda_graphs, "capture", capture)
     if when == "later":
-        ours.step_in_parts(2, parts, said.append)
+        ours.step_in_parts(2, tmp_path, divided, said.append)
         theirs.step(2)
         assert ours.update.graphed is not None
         monkeypatch.setattr(ours.update.graphed, "batch", fail)
-    metrics = ours.step_in_parts(4, parts, said.append)
+    metrics = ours.step_in_parts(4, tmp_path, divided, said.append)
     assert metrics.read() == theirs.step(4, parts=2).read()
     assert said == [
         "out of memory; from step 5 on a batch is held in 2 parts, with the same gradients"
     ]
-    assert ours.update.graphed is None and parts.begun == {4: 2}
+    assert ours.update.graphed is None and divided == {4: 2}
     weights = ours.task.learner.state_dict()
     for name, tensor in theirs.task.learner.state_dict().items():
         assert torch.equal(weights[name], tensor), name

@@ -9,7 +9,7 @@ Shapes: B series, L samples, C channels, K tokens, N windows, n slots, D width.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from progmem.config import ModelConfig, checked
 from progmem.encoding import Encoding
 from progmem.geometry import (
-    WindowMasks,
     count_tokens,
     count_windows,
     token_spans,
@@ -39,19 +38,11 @@ class MemorylessConfig(ModelConfig):
 
 
 class StackOutput(NamedTuple):
-    """What a stack of layers makes of tokens."""
+    """What a stack of layers makes of tokens (B, K, D), 0 where missing, and their masks."""
 
     tokens: Tensor  # (B, K, D)
     eos: Tensor  # (B, D), the state at the end of each series
     memory: Tensor | None = None  # (B, N, n, D), if the stack hands one from window to window
-
-
-class Stack(Protocol):
-    """Layers that go where PMT has its blocks."""
-
-    def __call__(self, tokens: Tensor, masks: WindowMasks) -> StackOutput:
-        """Tokens (B, K, D), 0 where missing, through all layers."""
-        ...
 
 
 class MatchedNetwork(nn.Module):

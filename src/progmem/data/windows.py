@@ -216,7 +216,7 @@ def iterate_chunks(recordings: Iterable[Recording]) -> Iterator[np.ndarray]:
             yield chunk
 
 
-def check_finite(recordings: Iterable[Recording]) -> None:
+def refuse_infinite(recordings: Iterable[Recording]) -> None:
     """Refuse recordings with infinite values."""
     for _ in iterate_chunks(recordings):
         pass

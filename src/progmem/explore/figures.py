@@ -22,6 +22,7 @@ MARGIN = 0.5  # of what is seen is drawn on each side too, so that a pan begins 
 MAP_POINTS = 5000
 RINGS = 100  # around points of the map
 SHADES = 6  # of a class, by its probability
+THUMBNAIL = 150, 62  # pixels
 RIBBON = 0.034  # height of a ribbon, as a part of the figure
 CLASSES = (
     "#4477aa", "#cc6677", "#228833", "#ddaa33", "#66aacc", "#aa4499", "#997755", "#44aa99",
@@ -216,17 +217,9 @@ def awaited_map() -> dict[str, Any]:
     return {"data": [], "layout": {**_plane(), "annotations": [note]}}
 
 
-def thumbnail(
-    values: Any,
-    start: int,
-    end: int,
-    *,
-    channels: Sequence[int],
-    width: int = 150,
-    height: int = 62,
-) -> str:
+def thumbnail(values: Any, start: int, end: int, *, channels: Sequence[int]) -> str:
     """A small picture of a stretch, as the address of an image that a page can hold."""
-    lines = []
+    lines, (width, height) = [], THUMBNAIL
     for place, channel in enumerate(channels):
         at, y = thin(values, channel, slice(start, end), 2 * width)
         for points in _polylines(at - start, y, end - start, width, height):

@@ -143,9 +143,9 @@ class Comparison(NamedTuple):
         half = Z / (1 + Z**2 / n) * np.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
         return max(0.0, centre - half), min(1.0, centre + half)
 
-    def gain(self, name: str, base: str = "untrained") -> tuple[float, float]:
-        """By how much ``name`` is more accurate than ``base``, and the standard error of that."""
-        ours, theirs = (self.outcomes[one].correct.astype(float) for one in (name, base))
+    def gain(self, name: str) -> tuple[float, float]:
+        """By how much ``name`` is more accurate than the untrained encoder; its standard error."""
+        ours, theirs = (self.outcomes[one].correct.astype(float) for one in (name, "untrained"))
         difference = ours - theirs  # (R, n)
         gain, n = float(difference.mean()), self.independent
         discordant = n * float(np.abs(difference).mean())
@@ -313,8 +313,8 @@ def compare_held_out(
     return Comparison(outcomes, dict(left_out or {}), len(test_y), how)
 
 
-def at_most(y: np.ndarray, count: int = MAX_SERIES) -> np.ndarray:
-    """Numbers of the series that are compared: all, or so many of them, drawn by class."""
-    if len(y) <= count:
+def compared_series(y: np.ndarray) -> np.ndarray:
+    """Numbers of the series that are compared: all, or `MAX_SERIES` of them, drawn by class."""
+    if len(y) <= MAX_SERIES:
         return np.arange(len(y))
-    return np.sort(draw_labels(y, count / len(y), seed=0))
+    return np.sort(draw_labels(y, MAX_SERIES / len(y), seed=0))

@@ -22,10 +22,10 @@ from progmem.pooling import POOLINGS, check_observed, feature_stats_for, pool
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import (
     Comparison,
-    at_most,
     baseline_features,
     compare_by_folds,
     compare_held_out,
+    compared_series,
     draw_folds,
 )
 from progmem.probes.logistic import FittedLogistic, fit_logistic
@@ -229,7 +229,7 @@ def compare_on_labels(
     log = probe.log
     seen = seen_by(probe.encoder, x)
     check_labels_unseen(seen.labels, "labelled series", allow=allow_seen_labels)
-    chosen = at_most(probe.y)
+    chosen = compared_series(probe.y)
     x, y = [x[i] for i in chosen], probe.y[chosen]
     recordings = None if recordings is None else recordings[chosen]
     folds = draw_folds(y, recordings)
@@ -269,7 +269,7 @@ def compare_on_held_out(
     knows = [seen_by(encoder, test) for encoder in encoders.values()]
     seen = Seen(*(np.any([getattr(one, f) for one in knows], axis=0) for f in Seen._fields))
     check_labels_unseen(seen.labels, "series held out", allow=allow_seen_labels)
-    chosen = at_most(y)
+    chosen = compared_series(y)
     x, y = [x[i] for i in chosen], y[chosen]
     pairs = {}
     if log is not None:

@@ -63,14 +63,14 @@ def classification_table(
     return markdown(["set", "labels", *encoders, *beside], lines)
 
 
-def forecast_table(results: list[Result], *, head: str = "ridge") -> str:
+def forecast_table(results: list[Result]) -> str:
     """MSE / MAE of the test part by horizon, and their means; ± sd of the MSE over seeds."""
     encoders = list(dict.fromkeys(row["encoder"] for result in results for row in result["rows"]))
     lines, shown = [], set()
     for name, label, rows in _by_set(results, list(VARIANTS)):
         columns: list[list[ByHorizon]] = [[] for _ in encoders]
         for row in rows:
-            tests = {int(h): heads[head]["test"] for h, heads in row["scores"].items()}
+            tests = {int(h): heads["ridge"]["test"] for h, heads in row["scores"].items()}
             found = {h: (test["mse"], test["mae"]) for h, test in tests.items()}
             columns[encoders.index(row["encoder"])].append(_with_mean(found))
         for horizon in dict.fromkeys(h for column in columns for one in column for h in one):

@@ -29,7 +29,7 @@ from progmem.data.labels import (
 )
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import ChannelInfo, columns_of
-from progmem.data.windows import TrainingWindows, check_finite, fetch_from
+from progmem.data.windows import TrainingWindows, fetch_from, refuse_infinite
 from progmem.errors import ConfigError
 from progmem.files import check_result_file
 from progmem.losses.total import Group
@@ -40,7 +40,7 @@ from progmem.pooling import check_observed
 from progmem.probes.classify import untrained_copy
 from progmem.probes.comparison import Comparison, Outcome
 from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
-from progmem.progress import is_first_process
+from progmem.progress import Log, is_first_process
 from progmem.provenance import (
     TrainedOn,
     check_labels_unseen,
@@ -56,7 +56,7 @@ from progmem.training import randomness, run_folder
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.distributed import make_fabric, split_batch
 from progmem.training.pretrain import initial_model, model_for, settle_feature_stats
-from progmem.training.trainer import Log, build_trainer, parameter_groups, to_device
+from progmem.training.trainer import build_trainer, parameter_groups, to_device
 from progmem.views import draw_view, make_view
 
 
@@ -126,7 +126,7 @@ def finetune(
     )
     stats = ChannelStats(known.channels)
     known.set_statistics(stats)
-    check_finite(data.all_recordings())  # what is only scored too: before anything is trained
+    refuse_infinite(data.all_recordings())  # what is only scored too: before anything is trained
     encoder = _first_encoder(cfg, known, stats, pretrained)
     digests = digests_of(data.recordings)
     learnt_before = 0

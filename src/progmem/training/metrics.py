@@ -10,7 +10,7 @@ import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ from torch import Tensor
 
 from progmem.config import TrainConfig
 from progmem.errors import TrainingError
-from progmem.files import explained
-from progmem.progress import duration, make_bar
+from progmem.files import raise_not_written
+from progmem.progress import Log, duration, make_bar
 
 PACED = 4  # steps after which the time of a run is foretold
 SLOW = 10.0  # seconds without a line after which a step is told, whichever it is
@@ -75,7 +75,7 @@ class MetricsLog:
         first: int,
         total: int,
         labels: bool,
-        log: Callable[[str], None],
+        log: Log,
     ) -> None:
         self.least_rank = 0.0 if labels else COLLAPSED_RANK
         self.first, self.total, self.every, self.log = first, total, train.log_every, log
@@ -129,9 +129,11 @@ class MetricsLog:
         """Write the values of step number ``step`` (from 1), which trained on ``rows`` series."""
         assert self.file is not None
         self.rows += rows
-        with explained(self.path):
+        try:
             self.file.write(json.dumps({"step": step, **values}) + "\n")
             self.file.flush()
+        except OSError as error:
+            raise_not_written(error, self.path, was_there=True)
         rate = self.rows / (time.perf_counter() - self.began)
         text = "  ".join(f"{name} {values[name]:.3f}" for name in PRINTED if name in values)
         if self.bar is not None:

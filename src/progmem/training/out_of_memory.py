@@ -1,51 +1,18 @@
-"""Out of memory: what is said, and the batch that is held in more parts from that step on.
+"""What is said of a failed allocation: how much was free, and what to lower.
 
-A batch in parts has the same gradients but for rounding (grad_cache.py). The folder of a run says
-from which step on there are how many, so that each step is divided again as it was divided before.
+Where a batch can be held in more parts, `progmem.training.trainer` goes on with these instead.
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import NoReturn
 
 import torch
 
-from progmem.config import check_mapping, is_whole
-from progmem.errors import ConfigError, TrainingError
-from progmem.training.run_folder import read_noted, write_noted
+from progmem.errors import TrainingError
 
-FILE = "parts.json"
 ADVICE = "lower train.batch_size, data.window or model.size"
-
-
-class PartsBySteps:
-    """Into how many parts each process divides its rows of a batch, step by step.
-
-    Args:
-        folder: of the run.
-        parts: as configured, which there are at least.
-    """
-
-    def __init__(self, folder: Path, parts: int) -> None:
-        self.path, self.parts = folder / FILE, parts
-        self.begun = _read(self.path)  # parts by the step they began with
-
-    def at(self, step: int) -> int:
-        """The parts of ``step`` (from 0)."""
-        return max([self.parts, *(n for begun, n in self.begun.items() if begun <= step)])
-
-    def begin(self, step: int, parts: int) -> None:
-        """Note that there are ``parts`` from ``step`` on, in this run and when it goes on."""
-        self.begun[step] = parts
-        write_noted(self.path, {"parts": {str(s): n for s, n in sorted(self.begun.items())}})
-
-
-def _read(path: Path) -> dict[int, int]:
-    noted = check_mapping(read_noted(path).get("parts", {}), f"parts in {path}")
-    if not all(str(s).isdigit() and is_whole(n) and n > 0 for s, n in noted.items()):
-        raise ConfigError(f"{path} is damaged: it must say how many parts there are by steps")
-    return {int(step): n for step, n in noted.items()}
 
 
 @contextmanager
@@ -54,10 +21,15 @@ def explain_oom(device: torch.device) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        shortage = explain_shortage(error, device)
-        if shortage is None:
-            raise
-        raise TrainingError(f"{shortage}; {ADVICE}") from error
+        raise_explained(error, device)
+
+
+def raise_explained(error: RuntimeError, device: torch.device) -> NoReturn:
+    """Raise a failed allocation as an error with advice, and any other as it is."""
+    shortage = explain_shortage(error, device)
+    if shortage is None:
+        raise error
+    raise TrainingError(f"{shortage}; {ADVICE}") from error
 
 
 def explain_shortage(error: BaseException | None, device: torch.device) -> str | None:

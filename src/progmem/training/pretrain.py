@@ -23,13 +23,13 @@ from progmem.errors import ConfigError, InputError
 from progmem.missing import tell_of_missing
 from progmem.model import saving
 from progmem.pooling import fit_feature_stats, fitting_step
-from progmem.progress import is_first_process
+from progmem.progress import Log, is_first_process, silent
 from progmem.provenance import TrainedOn, digest_of, digests_of
 from progmem.series import ChannelStats
 from progmem.training import randomness, run_folder
 from progmem.training.defaults import fill_defaults
 from progmem.training.distributed import choose_device, make_fabric
-from progmem.training.trainer import Log, Trainer, build_trainer
+from progmem.training.trainer import Trainer, build_trainer
 
 
 def model_for(rows: TrainingWindows, cfg: RunConfig) -> Any:
@@ -191,7 +191,7 @@ def _train(
     cfg: RunConfig,
     log: Log | None,
 ) -> Any:
-    train, log_line = cfg.train, log or (lambda _: None)
+    train, log_line = cfg.train, log or silent
     assert train.batch_size is not None  # defaults are filled in
     if len(rows) < train.batch_size:
         log_line(

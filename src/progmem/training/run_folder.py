@@ -1,4 +1,6 @@
-"""The folder of a run: its lock, its config, what it was trained on, and its metrics."""
+"""The folder of a run: its lock, its config, what it was trained on, its metrics, and where memory
+was too short, how its batches are divided from which step on.
+"""
 
 import hashlib
 import re
@@ -16,6 +18,7 @@ from progmem.config import (
     FinetuneConfig,
     RunConfig,
     check_mapping,
+    is_whole,
     run_config,
 )
 from progmem.data.dates import has_calendar
@@ -30,6 +33,7 @@ from progmem.provenance import NONE, History, TrainedOn
 
 SEAL = b"# sha256 "  # begins the first line of a file of settings
 SHA256 = 64  # digits
+PARTS = "parts.json"
 FREE = ("train.checkpoint_every", "train.log_every")  # what does not change the weights
 CHANGED = "its sha256 is not that of what it holds; put it back, or begin another run with -o"
 
@@ -226,6 +230,20 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def data_settings(folder: Path) -> DataConfig:
     """How the run in ``folder`` read its data; the defaults if it is no run."""
     return run_config({"data": read_settings(folder).get("data") or {}}).data
+
+
+def read_parts(folder: Path) -> dict[int, int]:
+    """Into how many parts batches were divided, by the step (from 0) that this began with."""
+    path = folder / PARTS
+    noted = check_mapping(read_noted(path).get("parts", {}), f"parts in {path}")
+    if not all(str(s).isdigit() and is_whole(n) and n > 0 for s, n in noted.items()):
+        raise ConfigError(f"{path} is damaged: it must say how many parts there are by steps")
+    return {int(step): n for step, n in noted.items()}
+
+
+def note_parts(folder: Path, parts: Mapping[int, int]) -> None:
+    """Note what `read_parts` gives, so that each step is divided again as it was before."""
+    write_noted(folder / PARTS, {"parts": {str(s): n for s, n in sorted(parts.items())}})
 
 
 def cut_metrics(folder: Path, step: int) -> None:

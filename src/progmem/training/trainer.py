@@ -25,11 +25,12 @@ from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, TrainingError
 from progmem.model.encode import eval_mode
 from progmem.ops.cuda_graphs import GraphedUpdate
+from progmem.progress import Log, silent
 from progmem.training import checkpoint, randomness, run_folder
 from progmem.training.distributed import any_process, split_batch
 from progmem.training.grad_cache import backward_in_parts
 from progmem.training.metrics import MetricsLog, NotFiniteError, StepMetrics
-from progmem.training.out_of_memory import ADVICE, PartsBySteps, explain_oom, explain_shortage
+from progmem.training.out_of_memory import explain_oom, explain_shortage, raise_explained
 
 
 class Task(Protocol):
@@ -67,7 +68,6 @@ class Task(Protocol):
         """What follows an update of the weights, such as their average over the steps."""
 
 
-Log = Callable[[str], None]  # takes a line of text
 M = TypeVar("M", bound=nn.Module)
 
 FEW = 16  # rows that are embedded at a time to find the one that a step failed by
@@ -96,13 +96,13 @@ class Trainer:
         nothing is printed, and no metrics are written.
         """
         metrics_folder = None if log is None else out
-        log, main = log or (lambda _: None), self.fabric.is_global_zero
+        log, main = log or silent, self.fabric.is_global_zero
         done = self.resume(out, fingerprint, log)
         if done >= self.total:
             return False
         if main:
             run_folder.cut_metrics(out, done)
-        parts = PartsBySteps(out, self.train.parts)
+        divided = run_folder.read_parts(out)
         metrics_log = MetricsLog(
             metrics_folder, self.train, first=done, total=self.total,
             labels=not self.task.compares_rows, log=log,
@@ -110,7 +110,7 @@ class Trainer:
         try:
             with StopSignal() as stop, cpu_threads(self.threads):
                 for number in range(done, self.total):
-                    metrics = self.step_in_parts(number, parts, log)
+                    metrics = self.step_in_parts(number, out, divided, log)
                     metrics_log.add(metrics, lr=self.learning_rate(number))
                     finished = number + 1
                     ending = finished == self.total or any_process(self.fabric, stop.requested)
@@ -144,14 +144,17 @@ class Trainer:
         torch.manual_seed(randomness.mixed_seed(self.train.seed, number, dropout))
         return self.update(number, self.train.parts if parts is None else parts)
 
-    def step_in_parts(self, number: int, begun: PartsBySteps, log: Log) -> StepMetrics:
+    def step_in_parts(
+        self, number: int, out: Path, divided: dict[int, int], log: Log
+    ) -> StepMetrics:
         """One step; where memory is too short for it, again with its batch in twice the parts.
 
+        ``divided`` is how many parts there are, by the step they began with; ``out`` keeps it.
         Until the update of the weights a step changes nothing but gradients, so that it can be made
         again. Several processes cannot: the others wait for what this one was to send. Here all of
         them end, and divide the step when they go on from the last checkpoint.
         """
-        parts, world = begun.at(number), self.fabric.world_size
+        parts, world = parts_at(number, divided, self.train.parts), self.fabric.world_size
         most = max(1, self.task.batch_size // world) if self.divisible else 1  # one row each
         short = ""
         while True:
@@ -160,19 +163,18 @@ class Trainer:
                 break
             except RuntimeError as error:
                 found = explain_shortage(error, self.fabric.device)
-                if found is None:
-                    raise
-                if parts >= most:
-                    raise TrainingError(f"{found}; {ADVICE}") from error
+                if found is None or parts >= most:
+                    raise_explained(error, self.fabric.device)
                 short, parts = short or found, min(2 * parts, most)
                 again = f"from step {number + 1} on a batch is held in {parts} parts"
                 if world > 1:
-                    begun.begin(number, parts)
+                    run_folder.note_parts(out, divided | {number: parts})
                     raise TrainingError(f"{found}; {again} when the run goes on") from error
             self.optimizer.zero_grad()
             release_memory()
         if short:
-            begun.begin(number, parts)
+            divided[number] = parts
+            run_folder.note_parts(out, divided)
             log(f"{short}; {again}, with the same gradients")
         return metrics
 
@@ -249,6 +251,11 @@ def build_trainer(
     )  # fmt: skip
 
 
+def parts_at(number: int, divided: Mapping[int, int], least: int) -> int:
+    """The parts of a step's batch, where ``divided`` has them by the step they began with."""
+    return max([least, *(parts for begun, parts in divided.items() if begun <= number)])
+
+
 class Update:
     """An eager update; its metrics are checked before the weights change.
 
@@ -278,8 +285,10 @@ class Update:
         values = torch.stack(list(metrics.values())).cpu()
         step_metrics = StepMetrics(number, tuple(metrics), values, sequence, batch.size)
         step_metrics.read()  # raises before a value that is not finite reaches the weights
-        with explain_oom(self.fabric.device):  # some weights may have changed: it is not repeated
+        try:
             self.optimizer.step()
+        except RuntimeError as error:  # some weights may have changed: it is not repeated
+            raise_explained(error, self.fabric.device)
         self.task.updated()
         self.optimizer.zero_grad()
         return step_metrics
