@@ -463,6 +463,7 @@ def test_a_long_table_is_many_series(own, capsys, _few_steps):
         ("load.csv --horizon 3 -o x.txt", "-o must name the .csv file to write, got x.txt"),
         ("load.csv --horizon 3 -o no/x.csv", "there is no folder no to write x.csv into"),
         ("load.csv --horizon 3 -o model/../load.csv", "load.csv is what is read, and would"),
+        ("mixed --horizon 3 -o mixed/bare.csv", "mixed/bare.csv lies in mixed, whose files are"),
         ("none.csv --horizon 3 0", "horizon must be a whole number from 1 up, got 0"),  # at once
         ("load.csv --horizon 90", "horizon 90 does not fit into the choosing part of the series"),
         ("load.csv --horizon 3 --plot x.gif", "--plot must name a .png, .pdf or .svg file, got"),

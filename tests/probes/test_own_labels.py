@@ -247,6 +247,8 @@ def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
         ("x.npy --labels y.npy -o d.csv", "d.csv is a folder; name the file to write"),
         ("x.npy --labels bad.csv -o bad.csv", "bad.csv is what is read, and would be written ove"),
         ("csv.csv --probe p -o csv.csv", "csv.csv is what is read, and would be written over"),
+        ("many --labels none.csv -o many/a.csv", "many/a.csv lies in many, whose files are read"),
+        ("x.npy --labels y.npy --predict many -o many/p.csv", "many/p.csv lies in many, whose"),
         ("x.npy --labels y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
         ("x.npy --labels y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
         ("x.npy --labels y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),
