@@ -27,6 +27,7 @@ from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted
+from progmem.baselines import method_of
 from progmem.config import PMT as PMT_NAME
 from progmem.config import ModelConfig, RunConfig, read_config
 from progmem.data.arrays import CASES
@@ -449,6 +450,7 @@ def run_settings(estimator: Estimator, *, others: tuple[str, ...] = ()) -> RunCo
 
 def _of_another(estimator: Estimator, params: dict[str, Any]) -> dict[str, Any]:
     """The settings of an encoder that is not PMT, for which parameters of PMT must be at rest."""
+    method_of(estimator.encoder)
     for key, at_rest in (("size", "auto"), ("views", "hidden")):
         if getattr(estimator, key) != at_rest:
             raise ConfigError(

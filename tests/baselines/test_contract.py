@@ -522,6 +522,7 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, given, messa
     "parameters, message",
     [
         ({"encoder": "ts3vec"}, "encoder.name must be one of"),
+        ({"encoder": "ts3vec", "size": "tiny"}, "encoder.name must be one of .* got 'ts3vec'"),
         ({"encoder": "ts2vec", "size": "tiny"}, "size is a parameter of the encoder pmt"),
         ({"encoder": "ts2vec", "views": "gentle"}, "views is a parameter of the encoder pmt"),
         ({"encoder": "ts2vec", "level": "memory"}, "level memory needs a model with memory"),

@@ -65,6 +65,10 @@ def test_pieces_of_recordings_are_labelled_by_samples_or_dates(tmp_path):
     [
         ("series,start,end,label\nr0,5,3,a\n", r"row 1: r0 has samples 0 to 400, .* from 5 to 3"),
         ("series,start,end,label\nr0,,401,a\n", "r0 has samples 0 to 400, got .* from 0 to 401"),
+        (
+            "series,start,end,label\nr0,\u00b2,9,a\n",
+            "'\u00b2' is neither a number of a sample nor a d",
+        ),
         ("series,start,end,label\nrx,0,3,a\n", "names 'rx', which is not in"),
         (
             "series,start,label\nr0,noon,a\n",

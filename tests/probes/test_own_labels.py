@@ -208,6 +208,8 @@ def test_whole_numbers_with_holes_stay_whole(model):
         (pd.array([2, pd.NA, 1], dtype="Int64"), [2, 1]),
         ([2, None, 1], [2, 1]),
         (np.array([0.5, None, 1], dtype=object), [0.5, 1.0]),
+        (np.ma.array([2, 7, 1], mask=[False, True, False]), [2, 1]),
+        (np.ma.array(["a", "x", "b"], mask=[False, True, False]), ["a", "b"]),
     ],
 )
 def test_a_label_that_is_missing_is_no_class(y, labels):

@@ -57,6 +57,8 @@ def _told(error: Exception) -> tuple[str, int]:
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MISUSE):
         return str(error), 2
+    if isinstance(error, BrokenPipeError):  # as where | head has read enough
+        return "what this prints is no longer read, so it stopped", 1
     if isinstance(error, TrainingError | OSError):  # a full disk, a folder that may not be written
         return str(error), 1
     if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:
