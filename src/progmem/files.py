@@ -65,7 +65,11 @@ def unfinished(path: Path, *, wait: float = WAIT) -> Iterator[Path]:
 def make_folder(folder: Path) -> None:
     """Make ``folder`` and those above it; one that is there is left as it is."""
     with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
+            raise InputError(f"{folder} cannot be made: {file} is a file") from error
 
 
 @contextmanager

@@ -85,6 +85,18 @@ def test_pieces_that_cannot_be_are_named(tmp_path, text, message):
         label_series(read(tmp_path / "many"), tmp_path / "many", tmp_path / "labels.csv")
 
 
+@pytest.mark.parametrize("head", ["series,label", "series, label", '"series","label"'])
+def test_white_space_and_quotation_marks_are_no_part_of_labels_or_of_their_name(tmp_path, head):
+    """People write a blank after a comma, and R writes quotation marks."""
+    for name in "abc":
+        np.save(tmp_path / f"{name}.npy", np.zeros((50, 2)))
+    path = tmp_path / "labels.csv"
+    path.write_text(f"{head}\na, run\nb,run \nc, \n")
+    found = read(tmp_path)
+    assert found.names == ["a", "b", "c"] and found.skipped == ("labels.csv",)
+    assert label_series(found, tmp_path, path).labels.tolist() == ["run", "run", ""]
+
+
 def test_a_date_needs_a_recording_with_dates(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((50, 2)))
     (tmp_path / "labels.csv").write_text("series,start,label\nx,2024-01-01,a\n")

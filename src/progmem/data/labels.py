@@ -275,7 +275,7 @@ def read_labels(path: Path, limit: Any = None) -> LabelTable:
                         table.get("start", nothing), table.get("end", nothing), strict=True
                     )
                 ]
-            labels = np.array(list(map(printable, table["label"])), dtype=str)
+            labels = np.array([printable(one.strip()) for one in table["label"]], dtype=str)
             return LabelTable(labels, names, spans)
     except guard.UNREADABLE as error:
         if isinstance(error, InputError):

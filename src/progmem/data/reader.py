@@ -3,6 +3,7 @@
 Shapes: B series, L samples, C channels.
 """
 
+import csv
 import errno
 import sys
 from collections import Counter
@@ -244,7 +245,8 @@ def _holds_labels(path: Path) -> bool:
     if path.name.lower() != "labels.csv":
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
-        return "label" in stream.readline(guard.PIECE).strip().split(",")
+        head = next(csv.reader([stream.readline(guard.PIECE)]), [])
+    return "label" in [name.strip() for name in head]
 
 
 def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
