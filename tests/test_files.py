@@ -182,6 +182,13 @@ def test_who_reads_a_folder_that_is_replaced_meanwhile_reads_one_of_both(tmp_pat
         read_whole(tmp_path / "kept", read)
 
 
+def test_a_folder_below_a_file_is_refused_by_the_name_of_that_file(tmp_path):
+    (tmp_path / "a").write_bytes(b"")
+    for folder in (tmp_path / "a", tmp_path / "a/b", tmp_path / "a/b/c"):
+        with pytest.raises(InputError, match=f"{folder} cannot be made: {tmp_path}/a is a file$"):
+            files.make_folder(folder)
+
+
 def test_a_link_is_written_through(tmp_path):
     (tmp_path / "there").mkdir()
     for name in ("file", "folder"):

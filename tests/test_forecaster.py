@@ -116,6 +116,8 @@ def test_several_horizons_and_many_series_are_levels_of_the_index(tmp_path):
     forecaster.save(tmp_path / "kept")  # over an earlier save
     with pytest.raises(InputError, match="fitted on the series north, south, got north"):
         again.predict(2, {"north": tables["north"]})
+    with pytest.raises(InputError, match="dates go with a newer series; give that too"):
+        forecaster.predict(2, dates=hours(T))
     for bad, message in (
         ({}, "the mapping is empty"),
         ({"a": tables["north"], "b": tables["north"].rename(columns={"kW": "W"})},
@@ -313,6 +315,7 @@ GAP[100:] = np.nan
          "indexed by other dates than those given"),
         (daily_waves(T), hours(T), {"quantiles": iter([0.1, 2])}, "quantiles must lie between 0"),
         (daily_waves(T), hours(T), {"quantiles": 0.5}, "quantiles must lie between 0 and 1, got 0"),
+        (daily_waves(T), hours(T), {"quantiles": []}, r"give at least one quantile, .* got \[\]"),
         (daily_waves(T), hours(T), {"quantiles": ["half"]}, "quantiles must lie between 0 and 1"),
         (daily_waves(T), hours(T), {"quantiles": [0.1, 0.1]}, "two columns 'value 10%', one of th"),
         (pd.DataFrame(daily_waves(T, 2), columns=["a", "a 90%"]), hours(T), {},
@@ -463,6 +466,7 @@ def test_a_long_table_is_many_series(own, capsys, _few_steps):
         ("load.csv --horizon 3 -o x.txt", "-o must name the .csv file to write, got x.txt"),
         ("load.csv --horizon 3 -o no/x.csv", "there is no folder no to write x.csv into"),
         ("load.csv --horizon 3 -o model/../load.csv", "load.csv is what is read, and would"),
+        ("mixed --horizon 3 -o mixed/bare.csv", "mixed/bare.csv lies in mixed, whose files are"),
         ("none.csv --horizon 3 0", "horizon must be a whole number from 1 up, got 0"),  # at once
         ("load.csv --horizon 90", "horizon 90 does not fit into the choosing part of the series"),
         ("load.csv --horizon 3 --plot x.gif", "--plot must name a .png, .pdf or .svg file, got"),

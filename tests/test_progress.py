@@ -59,3 +59,9 @@ def test_on_a_terminal_there_is_a_bar_in_place_of_lines(monkeypatch, capsys):
 def test_a_duration_is_in_seconds_minutes_or_hours():
     assert duration(3.4) == "3 s" and duration(119) == "119 s" and duration(150) == "2 min"
     assert duration(7100) == "118 min" and duration(7200) == "2.0 h"
+
+
+def test_where_standard_output_is_closed_there_is_no_bar(monkeypatch):
+    with monkeypatch.context() as inside:
+        inside.setattr("sys.stdout", None)
+        assert make_bar(0, 3) is None

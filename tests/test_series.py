@@ -38,6 +38,13 @@ def with_value(value, where=(1, 17, 2)):
         (np.zeros((0, 40, 9)), None, "holds no series"),
         ([], None, "holds no series"),
         (np.zeros((2, 40, 9), dtype=complex), None, "must be real numbers, got dtype complex128"),
+        (
+            np.ma.zeros((2, 40, 9), dtype=complex),
+            None,
+            "must be real numbers, got dtype complex128",
+        ),
+        (np.ma.array([[{}]], dtype=object), None, "x must be an array, got MaskedArray: "),
+        (torch.nested.as_nested_tensor([torch.zeros(40, 9)], layout=torch.jagged), None, "nested"),
         (np.full((2, 40, 9), "a"), None, "must be real numbers, got dtype <U1"),
         (torch.zeros(2, 40, 9, dtype=torch.cfloat), None, "got dtype torch.complex64"),
         (with_value(np.inf), None, "series 1, sample 17, channel 2 is inf; mark missing values"),
@@ -45,7 +52,7 @@ def with_value(value, where=(1, 17, 2)):
         (with_value(1e300), None, r"series 1, sample 17, channel 2 is 1e\+300, beyond 1e\+15"),
         (np.zeros((2, 40, 9)), [40], r"lengths must be 2 whole numbers.*got shape \(1,\)"),
         (np.zeros((2, 40, 9)), [40.0, 8.0], "lengths must be 2 whole numbers.*float64"),
-        (np.zeros((2, 40, 9)), [41, 8], r"lengths must be at most 40 .*got \[41, 8\]"),
+        (np.zeros((2, 40, 9)), [41, 8], r"lengths must be from 0 to 40 .*got \[41, 8\]"),
         ([np.zeros((40, 9))], [40], "lengths goes with an array"),
     ],
 )

@@ -371,7 +371,7 @@ class TrainConfig:
     warmup: float = number(0.05, 0, 1)  # share of the run
     weight_decay: float = number(0.05, 0)
     clip: float = positive(1.0)  # largest gradient norm
-    seed: int = whole(0, 0)
+    seed: int = whole(0, 0, 2**32)  # as far as scikit-learn takes them
     precision: str = choice("auto", "32", "bf16", "64")  # auto: bf16 on a GPU
     device: str = choice("auto", "cpu", "cuda")
     checkpoint_every: int = whole(100, 1)  # steps

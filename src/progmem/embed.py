@@ -15,7 +15,15 @@ from progmem.data.recordings import ChannelInfo, Recording
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.features import FeatureStats, FeatureSummary, features_in_all
-from progmem.files import AT_ONCE, make_folder, new_array, to_json, unfinished, write_sums
+from progmem.files import (
+    AT_ONCE,
+    check_outside,
+    make_folder,
+    new_array,
+    to_json,
+    unfinished,
+    write_sums,
+)
 from progmem.geometry import count_tokens, count_windows, token_spans, window_spans
 from progmem.missing import tell_of_missing
 from progmem.model.encode import (
@@ -50,6 +58,7 @@ def embed_files(
 
     The default of ``sampling_rate`` is that of the recordings, or else of the run.
     """
+    check_outside(out, data)
     model = load(model_folder, device="auto")
     run = run_of(model_folder)
     if sampling_rate is not None and not 0 < sampling_rate < float("inf"):

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from progmem import artifact, legacy
 from progmem.artifact import Artifact, noted
+from progmem.baselines import method_of
 from progmem.config import PMT as PMT_NAME
 from progmem.config import ModelConfig, RunConfig, read_config
 from progmem.data.arrays import CASES
@@ -122,7 +123,8 @@ class PMTEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             last two with NaN where all is missing and as lists where lengths differ.
         encoder: the method that is trained: "pmt", or another of `progmem.baselines.ENCODERS`,
             such as "ts2vec", whose own settings are ``("encoder.dim=64",)``. ``size`` and ``views``
-            are PMT's. Width is then that of its vectors; it may have no memory.
+            are for PMT and the methods in its frame, such as "windowed". Width is then that of its
+            vectors; it may have no memory.
         pooling: in place of a level, another vector a case: "mean_tokens", "max_tokens" or
             "mean_memory" (cases, width), or "sequence" or "all" as above.
         epochs: passes over the data. If neither they nor ``steps`` are given, 320 steps on a CPU,
@@ -448,14 +450,20 @@ def run_settings(estimator: Estimator, *, others: tuple[str, ...] = ()) -> RunCo
 
 
 def _of_another(estimator: Estimator, params: dict[str, Any]) -> dict[str, Any]:
-    """The settings of an encoder that is not PMT, for which parameters of PMT must be at rest."""
+    """The settings of an encoder that is not PMT.
+
+    Parameters of PMT must be at rest for one that is not in its frame.
+    """
+    name = {"encoder.name": estimator.encoder}
+    if method_of(estimator.encoder).in_frame:
+        return name | params
     for key, at_rest in (("size", "auto"), ("views", "hidden")):
         if getattr(estimator, key) != at_rest:
             raise ConfigError(
                 f"{key} is a parameter of the encoder pmt; leave it out for {estimator.encoder}"
             )
     others = {name: v for name, v in params.items() if not name.startswith(("model.", "views."))}
-    return {"encoder.name": estimator.encoder, **others}
+    return name | others
 
 
 def check_settings(settings: Any, parameters: Mapping[str, str]) -> Sequence[str]:

@@ -65,7 +65,11 @@ def unfinished(path: Path, *, wait: float = WAIT) -> Iterator[Path]:
 def make_folder(folder: Path) -> None:
     """Make ``folder`` and those above it; one that is there is left as it is."""
     with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            file = next((path for path in (folder, *folder.parents) if path.is_file()), folder)
+            raise InputError(f"{folder} cannot be made: {file} is a file") from error
 
 
 @contextmanager
@@ -269,13 +273,27 @@ def check_result_file(path: Path, option: str = "-o") -> None:
 
 
 def check_output(path: Path, *read: Path | None) -> None:
-    """Refuse what cannot be written, or is one of the files ``read``, before the work is done."""
+    """Refuse what cannot be written, or is one of the files ``read``, before the work is done.
+
+    A table in a folder of recordings is one of them.
+    """
     if any(file is not None and path.resolve() == file.resolve() for file in read):
         raise InputError(f"{path} is what is read, and would be written over; name another file")
+    if path.suffix == ".csv":
+        check_outside(path, *read)
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the file to write")
     if not path.parent.is_dir():
         raise InputError(f"there is no folder {path.parent} to write {path.name} into")
+
+
+def check_outside(path: Path, *read: Path | None) -> None:
+    """Refuse to write into a folder of recordings, where ``path`` would be read as one of them."""
+    for source in read:
+        if source is not None and source.is_dir() and source.resolve() in path.resolve().parents:
+            raise InputError(
+                f"{path} lies in {source}, whose files are read as recordings; name a place outside"
+            )
 
 
 def to_json(value: Any) -> bytes:

@@ -112,6 +112,8 @@ class PMTForecaster(BaseEstimator):  # type: ignore[misc]  # no types in sklearn
         listed = isinstance(self.quantiles, list | tuple | np.ndarray)
         if not listed or not all(is_real(q) and 0 < q < 1 for q in self.quantiles):
             raise InputError(f"quantiles must lie between 0 and 1, got {self.quantiles!r}")
+        if not len(self.quantiles):
+            raise InputError(f"give at least one quantile, such as 0.5, got {self.quantiles!r}")
 
     @property
     def log(self) -> Log | None:
@@ -195,6 +197,8 @@ class PMTForecaster(BaseEstimator):  # type: ignore[misc]  # no types in sklearn
         ahead. Several horizons are one below the other, by a level ``horizon`` of the index; many
         series likewise, by a level ``series``.
         """
+        if series is None and dates is not None:
+            raise InputError("dates go with a newer series; give that too, or leave them out")
         newer = {} if series is None else as_many_series(series, dates)
         known = getattr(self, "series_", {})
         if newer and known and newer.keys() != known.keys():

@@ -85,7 +85,7 @@ class Watch:
 
     def add(self, values: Tensor, *, ended: bool) -> None:
         """Look at the next samples (R, L, C), of which the last may have been ``ended`` by."""
-        if self.left <= 0:
+        if self.left <= 0 or _TOLD.get():
             return
         missing = values.isnan().all(1).cpu().numpy()
         self.missing = missing if self.missing is None else self.missing & missing

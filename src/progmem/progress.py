@@ -69,7 +69,8 @@ def duration(seconds: float) -> str:
 
 def make_bar(first: int, total: int, what: str = "") -> Any:
     """A bar of rich at ``first`` of ``total``; None where there is no terminal or no rich."""
-    if importlib.util.find_spec("rich") is None or not sys.stdout.isatty():
+    terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it is closed
+    if importlib.util.find_spec("rich") is None or not terminal:
         return None
     from rich.progress import (
         BarColumn,

@@ -185,14 +185,16 @@ class Series:
 def as_array(x: Any, name: str) -> Any:
     """A tensor as it is, anything else as an array of numbers; masked values become NaN."""
     if isinstance(x, Tensor):
+        if x.is_nested:
+            raise InputError(f"{name} is a nested tensor; give list(x.unbind())")
         if x.layout is not torch.strided:
             raise InputError(f"{name} is a sparse tensor; give its to_dense()")
         return x
     try:
-        if isinstance(x, np.ma.MaskedArray):
-            return np.ma.filled(x.astype(np.float64), np.nan)
         array = np.asanyarray(x)
-    except ValueError as error:
+        if isinstance(array, np.ma.MaskedArray) and array.dtype.kind in "biufO":
+            array = np.ma.filled(array.astype(np.float64), np.nan)
+    except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array, got {type(x).__name__}: {error}") from error
     if array.ndim == 0:
         raise InputError(f"{name} must be an array or a list of arrays, got {type(x).__name__}")
@@ -243,7 +245,9 @@ def check_lengths(lengths: Any, batch: int, time: int) -> list[int]:
             f"got shape {array.shape} of {array.dtype}"
         )
     if batch and (array.min() < 0 or array.max() > time):
-        raise InputError(f"lengths must be at most {time} (the samples of x), got {array.tolist()}")
+        raise InputError(
+            f"lengths must be from 0 to {time} (the samples of x), got {array.tolist()}"
+        )
     return [int(n) for n in array]
 
 

@@ -20,6 +20,7 @@ from progmem.config import read_config, read_finetune_config
 from progmem.data.recordings import Recording
 from progmem.data.windows import TrainingWindows
 from progmem.errors import ConfigError, InputError
+from progmem.estimators import run_settings
 from progmem.pooling import pool
 from progmem.provenance import seen_by
 from progmem.series import ChannelStats
@@ -524,6 +525,7 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, given, messa
     "parameters, message",
     [
         ({"encoder": "ts3vec"}, "encoder.name must be one of"),
+        ({"encoder": "ts3vec", "size": "tiny"}, "encoder.name must be one of .* got 'ts3vec'"),
         ({"encoder": "ts2vec", "size": "tiny"}, "size is a parameter of the encoder pmt"),
         ({"encoder": "ts2vec", "views": "gentle"}, "views is a parameter of the encoder pmt"),
         ({"encoder": "ts2vec", "level": "memory"}, "level memory needs a model with memory"),
@@ -532,6 +534,13 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, given, messa
 def test_parameters_that_do_not_fit_are_refused_in_one_line(parameters, message):
     with pytest.raises(ConfigError, match=message):
         progmem.PMTEncoder(**parameters).fit(np.random.default_rng(0).normal(size=(8, 2, 40)))
+
+
+def test_an_encoder_in_the_frame_of_pmt_has_its_sizes_and_views():
+    encoder = progmem.PMTEncoder(encoder="windowed", size="small", views="gentle", seed=3)
+    found = run_settings(encoder)
+    assert found.encoder["name"] == "windowed" and found.model["size"] == "small"
+    assert found.views.crop == 0.1 and found.train.seed == 3
 
 
 def test_an_encoder_of_a_run_can_only_be_finetuned_as_what_it_is(tmp_path):

@@ -280,6 +280,7 @@ def test_bad_use_gives_one_line_and_exit_code_2(arguments, message, capsys):
         (["pretrain", "x.npy", "-c", "list.yaml"], "list.yaml must be a mapping of settings"),
         (["embed", "nowhere", "x.npy"], "there is no model folder nowhere"),
         (["embed", ".", "x.npy"], "is not a progmem model folder"),
+        (["embed", "nowhere", "."], "out lies in ., whose files are read as recordings"),
     ],
 )
 def test_bad_input_gives_one_line_exit_code_2_and_no_folder(

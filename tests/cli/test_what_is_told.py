@@ -17,6 +17,8 @@ TOLD = [
     (ModelFolderError("no model"), 2, "no model"),
     (TrainingError("step 3: the loss"), 1, "step 3: the loss"),
     (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x"), 1, "No space left on device"),
+    (KeyboardInterrupt(), 130, "interrupted; of what was being written nothing is left"),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), 1, "what this prints is no longer read, so it"),
     (MemoryError(), 2, "there is not enough memory: MemoryError; --debug shows where"),
     (MemoryError("of 8 TiB\nin two lines"), 2, "not enough memory: of 8 TiB in two lines; --debug"),
     (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "there is not enough memory"),

@@ -5,6 +5,7 @@ import pytest
 
 from progmem.data.csv_files import csv_layout
 from progmem.data.reader import read
+from progmem.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,41 @@ def test_a_blank_line_is_a_gap_of_one_channel_and_nothing_of_several(tmp_path):
     ):
         path.write_text(text)
         np.testing.assert_array_equal(read(path)[0].values, expected)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"a,b\n1,2\n3,4\n\0\0\0", "it has zero bytes: it is damaged, or not a text in UTF-8"),
+        (b"a,b\n1,2\n\0\0\0003,4\n5,6\n", "it has zero bytes"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "it has zero bytes"),
+        ("a,größe\n1,2\n".encode("latin-1"), "byte 5 is not of a text in UTF-8; save it as UTF-8"),
+        (b"a,b\n1,2\n3,4\n5", "it ends amid a line, which has 1 of 2 cells: the file was cut"),
+        (b"a,b,c\n1,2,3\n4,5.", "it ends amid a line, which has 2 of 3 cells"),
+        (
+            b"# a\n# b\na,b\n1,2\n",
+            "line 3 has 2 cells, the lines before it have 1: is there a line abo",
+        ),
+        (b'a,b\n1,2\n"3,4\n', "a quotation mark in row 2 is never closed"),
+        (b"a, a\n1,2\n", "two columns are called 'a'"),
+    ],
+)
+def test_damage_is_named_and_not_taken_for_a_gap(tmp_path, content, message):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"x.csv cannot be read: {message}"):
+        read(path)
+
+
+def test_white_space_around_the_names_of_columns_is_none_of_them(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("ax, time ,\tay\n1,0,2\n3,1,4\n5,2,6")
+    found = read(path)[0]
+    assert found.columns == ("ax", "ay") and found.values.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert "column 'time' numbers the samples and is no channel" in read(path).notes[0]
+
+
+def test_rows_of_unequal_length_that_are_one_series_each_may_end_without_a_line_end(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("5,1,3\n4,5")
+    assert [len(r.values) for r in read(path, layout="series,time")] == [3, 3]

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from forecast_setup import hours
 
+from progmem.data.arrays import CASES
 from progmem.data.dates import (
     COVARIATES,
     Calendar,
@@ -13,7 +14,7 @@ from progmem.data.dates import (
     step_of,
     time_covariates,
 )
-from progmem.data.reader import read
+from progmem.data.reader import read, read_with
 from progmem.errors import InputError
 
 
@@ -144,3 +145,40 @@ def test_dates_of_a_recording_have_one_form_whichever_samples_they_are_of(start,
     assert calendar.texts(np.array([0, 2]))[: len(texts)] == texts
     for sample, text in zip((0, 2), texts, strict=False):
         assert calendar.texts(np.array([sample])) == [text]
+
+
+@pytest.mark.parametrize(
+    "date_format, freq",
+    [("%Y%m%d", "D"), ("%d%m%Y", "D"), ("%y%m%d", "D"), ("%Y%m%d%H%M", "h"), ("%Y", "YS")],
+)
+def test_dates_that_are_written_as_numbers_are_read_by_their_format(tmp_path, date_format, freq):
+    """01022024 is a number that has lost its zero; that it is the 1st of February stays."""
+    dates = pd.date_range("2024-01-25", periods=12, freq=freq)
+    table = pd.DataFrame({"date": dates.strftime(date_format), "kW": np.arange(12)})
+    table.to_csv(tmp_path / "x.csv", index=False)
+    assert pd.read_csv(tmp_path / "x.csv")["date"].dtype == np.int64
+    found = read(tmp_path / "x.csv", date_format=date_format)[0]
+    assert found.columns == ("kW",)
+    assert found.calendar.at(np.arange(12)).tolist() == dates.tolist()
+
+
+def test_numbers_that_are_not_written_as_the_format_says_are_refused():
+    table = pd.DataFrame({"date": [20240131.12, 20240131.13, 20240131.14], "kW": 1.0})
+    with pytest.raises(InputError, match=r"'date' holds numbers, such as 20240131\.12, which"):
+        read(table, date_format="%Y%m%d.%H%M")  # the minutes have lost a zero
+
+
+@pytest.mark.parametrize(
+    "index",
+    [pd.timedelta_range(0, periods=6, freq="s"), pd.Index(np.arange(6.0), name="Time")],
+    ids=["of timedeltas", "called time"],
+)
+def test_an_index_of_times_is_the_time_of_the_rows(index):
+    table = pd.DataFrame({"a": np.arange(6.0), "b": 1.0}, index)
+    (found,) = read_with(table, axes=CASES)  # and not six cases
+    assert found.columns == ("a", "b") and found.values.shape == (6, 2)
+    with pytest.raises(InputError, match="samples are missing, the usual step is 1; fill_gaps"):
+        read(table.drop(index[3]))
+    name = str(index.name or "date")
+    with pytest.raises(InputError, match=f"has times as its index and a column '{name}'; drop one"):
+        read(table.assign(**{name: 0}))

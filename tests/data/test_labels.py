@@ -65,6 +65,10 @@ def test_pieces_of_recordings_are_labelled_by_samples_or_dates(tmp_path):
     [
         ("series,start,end,label\nr0,5,3,a\n", r"row 1: r0 has samples 0 to 400, .* from 5 to 3"),
         ("series,start,end,label\nr0,,401,a\n", "r0 has samples 0 to 400, got .* from 0 to 401"),
+        (
+            "series,start,end,label\nr0,\u00b2,9,a\n",
+            "'\u00b2' is neither a number of a sample nor a d",
+        ),
         ("series,start,end,label\nrx,0,3,a\n", "names 'rx', which is not in"),
         (
             "series,start,label\nr0,noon,a\n",
@@ -79,6 +83,18 @@ def test_pieces_that_cannot_be_are_named(tmp_path, text, message):
     (tmp_path / "labels.csv").write_text(text)
     with pytest.raises(InputError, match=message):
         label_series(read(tmp_path / "many"), tmp_path / "many", tmp_path / "labels.csv")
+
+
+@pytest.mark.parametrize("head", ["series,label", "series, label", '"series","label"'])
+def test_white_space_and_quotation_marks_are_no_part_of_labels_or_of_their_name(tmp_path, head):
+    """People write a blank after a comma, and R writes quotation marks."""
+    for name in "abc":
+        np.save(tmp_path / f"{name}.npy", np.zeros((50, 2)))
+    path = tmp_path / "labels.csv"
+    path.write_text(f"{head}\na, run\nb,run \nc, \n")
+    found = read(tmp_path)
+    assert found.names == ["a", "b", "c"] and found.skipped == ("labels.csv",)
+    assert label_series(found, tmp_path, path).labels.tolist() == ["run", "run", ""]
 
 
 def test_a_date_needs_a_recording_with_dates(tmp_path):

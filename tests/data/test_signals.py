@@ -114,3 +114,34 @@ def test_a_damaged_file_is_named(tmp_path, file):
     write(tmp_path / file)
     with pytest.raises(InputError, match="says itself what its axes are; leave layout out"):
         progmem.read(tmp_path / file, layout="time,channels")
+
+
+def test_a_file_that_was_cut_is_named_and_what_is_whole_of_it_is_read(tmp_path):
+    for file, size in (("x.edf", 2), ("x.bdf", 3)):
+        FORMATS[file][0](tmp_path / file)
+        data = (tmp_path / file).read_bytes()
+        (tmp_path / file).write_bytes(data[: -size * 90])
+        with pytest.warns(
+            UserWarning, match=f"{file} was cut: of its 5 records 4 are whole"
+        ) as all:
+            found = progmem.read(tmp_path / file)
+        assert len(all) == 1 and len(found[0].values) == 400
+
+
+def test_one_format_under_the_name_of_the_other_is_refused(tmp_path):
+    write_edf(tmp_path / "x.edf")
+    (tmp_path / "x.edf").rename(tmp_path / "x.bdf")
+    with pytest.raises(InputError, match=r"x.bdf cannot be read: its header is not .* BDF file"):
+        progmem.read(tmp_path / "x.bdf")
+    write_bdf(tmp_path / "y.bdf")
+    (tmp_path / "y.bdf").rename(tmp_path / "y.edf")
+    with pytest.raises(InputError, match=r"y.edf cannot be read: its header is not .* an EDF file"):
+        progmem.read(tmp_path / "y.edf")
+
+
+def test_a_rate_that_cannot_be_is_refused(tmp_path):
+    write_wfdb(tmp_path / "x.hea")
+    head = (tmp_path / "x.hea").read_text()
+    (tmp_path / "x.hea").write_text(head.replace("x 2 100 ", "x 2 0 "))
+    with pytest.raises(InputError, match="it says 0 samples a second; the rate must be a number a"):
+        progmem.read(tmp_path / "x.hea")

@@ -189,6 +189,14 @@ BAD = {
     "no table": ("segment idx -o a.txt", "tables are .csv files, got a.txt"),
     "no profile": ("states idx -o a.csv --profile a.png", "tables are .csv files, got a.png"),
     "no windows": ("index model recordings -o new --windows new", "tables are .csv files, got new"),
+    "windows over a recording": (
+        "index model recordings -o new --windows 'recordings/walk 0.csv'",
+        "recordings/walk 0.csv lies in recordings, whose files are read as recordings; name a",
+    ),
+    "an index in the recordings": (
+        "index model recordings -o recordings/idx",
+        "recordings/idx lies in recordings, whose files are read",
+    ),
     "no such folder": ("surprise idx -o no/a.csv", "there is no folder no to write a.csv into"),
     "no such recording": ("segment idx --series run -o a.csv", "the index has no recording 'run'"),
     "no such stretch": ("search idx run 0 9 -o a.csv", "the index has no recording 'run'"),

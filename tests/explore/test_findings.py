@@ -204,6 +204,7 @@ def test_what_goes_wrong_is_the_last_line_of_the_page(findings, tmp_path, monkey
         (["model", "one.npy"], "model has 2 channels, got 1"),
         (["model", "X.npy", "--labels", "other.csv"], "names 'stranger', which is not in X.npy"),
         (["model", "X.npy", "-o", "X.npy"], "X.npy is a file; give a folder"),
+        (["model", "."], "progmem-explore lies in ., whose files are read as recordings"),
         (["model", "X.npy", "--port", "70000"], "--port must be a number from 0 to 65535"),
     ],
 )

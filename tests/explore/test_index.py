@@ -218,3 +218,19 @@ def test_a_gap_has_a_vector_of_zeros_and_is_not_observed(small, tmp_path):
     assert (observed == ~inside).all() and inside.sum() > 5
     assert (idx.vectors("a")[inside] == 0).all() and np.isfinite(idx.vectors("a")).all()
     assert (np.abs(idx.vectors("a")[observed]).max(1) > 0).all()
+
+
+def test_what_is_wrong_with_a_recording_is_told_once_and_by_its_name(small, tmp_path, monkeypatch):
+    found = recordings(120, 120, 400)
+    found["r1"][:, 1] = np.nan
+    with pytest.warns(UserWarning, match="no value is observed of channel 1 in r1: ") as told:
+        explore.index(small, found, tmp_path / "idx")
+    assert len(told) == 1
+    found = recordings(120, 120, 400)
+    found["r2"][390, 1] = np.inf
+    with pytest.raises(InputError, match="r2, sample 390, channel 1 is inf; mark missing"):
+        explore.index(small, found, tmp_path / "idx")
+    monkeypatch.setattr(index_folder, "FITTED", 8)
+    monkeypatch.setattr(index_folder, "PIECE", 4)
+    with pytest.raises(InputError, match=r"r2, from sample \d+ on, sample \d+, channel 1 is inf"):
+        explore.index(small, found, tmp_path / "idx")

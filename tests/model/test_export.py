@@ -153,3 +153,13 @@ def test_what_is_exported_is_encode(monkeypatch, tmp_path):
         form = export._Encode(model.eval())
         with torch.no_grad():
             assert_equal(lambda x, n, f=form: f(torch.from_numpy(x), torch.from_numpy(n)), model)
+
+
+def test_a_program_that_does_not_fit_on_the_disk_is_an_error_and_does_not_end_the_process(
+    tmp_path, small_files, monkeypatch
+):
+    """The writer of zip files in torch aborts where a file that it writes to does not take it."""
+    monkeypatch.setattr(export, "_program", lambda form, example: torch.zeros(150, 150))
+    monkeypatch.setattr(torch.export, "save", torch.save)
+    with pytest.raises(OSError, match="File too large"):
+        export._make_program(None, (), tmp_path / "m.pt2")

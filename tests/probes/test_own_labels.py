@@ -208,6 +208,8 @@ def test_whole_numbers_with_holes_stay_whole(model):
         (pd.array([2, pd.NA, 1], dtype="Int64"), [2, 1]),
         ([2, None, 1], [2, 1]),
         (np.array([0.5, None, 1], dtype=object), [0.5, 1.0]),
+        (np.ma.array([2, 7, 1], mask=[False, True, False]), [2, 1]),
+        (np.ma.array(["a", "x", "b"], mask=[False, True, False]), ["a", "b"]),
     ],
 )
 def test_a_label_that_is_missing_is_no_class(y, labels):
@@ -247,6 +249,8 @@ def test_a_prediction_is_the_likeliest_class_and_its_probability(model):
         ("x.npy --labels y.npy -o d.csv", "d.csv is a folder; name the file to write"),
         ("x.npy --labels bad.csv -o bad.csv", "bad.csv is what is read, and would be written ove"),
         ("csv.csv --probe p -o csv.csv", "csv.csv is what is read, and would be written over"),
+        ("many --labels none.csv -o many/a.csv", "many/a.csv lies in many, whose files are read"),
+        ("x.npy --labels y.npy --predict many -o many/p.csv", "many/p.csv lies in many, whose"),
         ("x.npy --labels y.npy --predict gone.npy -o p.csv", "there is no gone.npy"),
         ("x.npy --labels y.npy --predict wide.npy -o p.csv", "model has 2 channels, got 3"),
         ("x.npy --labels y.npy --predict lost.npy -o p.csv", "series 1 has no observed value"),

@@ -33,7 +33,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Whatever goes wrong is told in one line; ``--debug`` shows where.
 
-    Bad use and input that is too much give exit code 2, a run that fails and a bug exit code 1.
+    Bad use and input that is too much give exit code 2, a run that fails and a bug exit code 1,
+    Ctrl-C 130.
     """
     args, rest = _make_parser().parse_known_args(arguments)
     args.overrides = [text for text in rest if "=" in text and not text.startswith("-")]
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _plain_output():
         try:
             args.run(args)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if args.debug:
                 traceback.print_exc()
             text, code = _told(error)
@@ -52,11 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _told(error: Exception) -> tuple[str, int]:
+def _told(error: BaseException) -> tuple[str, int]:
     """What a person is told of an error, in one line, and the exit code."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, MISUSE):
         return str(error), 2
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted; of what was being written nothing is left", 130
+    if isinstance(error, BrokenPipeError):  # as where | head has read enough
+        return "what this prints is no longer read, so it stopped", 1
     if isinstance(error, TrainingError | OSError):  # a full disk, a folder that may not be written
         return str(error), 1
     if isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text:

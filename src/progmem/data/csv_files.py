@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import re
 import warnings
 from itertools import islice
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from progmem import guard
 from progmem.names import from_cell
 
 if TYPE_CHECKING:
@@ -86,17 +88,26 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
     """A .csv file as pandas reads it; ValueError where that would mix up or add columns.
 
     Where rows have more cells than the header, pandas would take the first cells for an index and
-    shift the others by a column. Empty cells at the end of all rows are dropped.
+    shift the others by a column. Empty cells at the end of all rows are dropped, as is white space
+    around the names of columns.
     """
     import pandas as pd
 
+    _refuse_zero_bytes(path)  # pandas would take a cell that begins by one for an empty one
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # it loses cells
         try:
             table = pd.read_csv(path, index_col=False, **options)
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"byte {error.start + 1} is not of a text in UTF-8; save it as UTF-8"
+            ) from error
+        except pd.errors.ParserError as error:
+            raise ValueError(_why_not_parsed(str(error))) from error
         except pd.errors.ParserWarning as error:
             raise ValueError(
-                "rows have more cells than the first line: a comma too many, or as decimal sign?"
+                "rows have more cells than the first line: a comma too many, or as decimal sign, "
+                "or a line above the header?"
             ) from error
     texts = [i for i, kind in enumerate(table.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
     for i in texts:
@@ -104,8 +115,11 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
         if table[column].astype(str).str.startswith("'").any():
             table[column] = table[column].map(from_cell, na_action="ignore")
     table.columns = table.columns.map(
-        lambda name: from_cell(name) if isinstance(name, str) else name
+        lambda name: from_cell(name.strip() or name) if isinstance(name, str) else name
     )
+    if not table.columns.is_unique:
+        twice = table.columns[table.columns.duplicated()][0]
+        raise ValueError(f"two columns are called {twice!r}")
     unnamed = table.columns.astype(str).str.startswith("Unnamed: ")
     table = table.loc[:, ~(unnamed & table.isna().all().to_numpy())]  # a comma ends every line
     first = table.iloc[:, 0]
@@ -116,3 +130,41 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
             "the file without it (in pandas: index=False)"
         )
     return table
+
+
+def _refuse_zero_bytes(path: Path) -> None:
+    """They are what a power failure leaves of a file, and a part of texts that are not UTF-8."""
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+        while piece := stream.read(guard.PIECE):
+            if b"\0" in piece:
+                raise ValueError("it has zero bytes: it is damaged, or not a text in UTF-8")
+
+
+def _why_not_parsed(error: str) -> str:
+    """What pandas says of a table it cannot read, and what may be wrong."""
+    if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", error):
+        expected, line, saw = found.groups()
+        return (
+            f"line {line} has {saw} cells, the lines before it have {expected}: is there a line "
+            "above the header, or a cell too many?"
+        )
+    if found := re.search(r"EOF inside string starting at row (\d+)", error):
+        return f"a quotation mark in row {found[1]} is never closed"
+    return error
+
+
+def check_last_line(path: Path, sep: str) -> None:
+    """Refuse a table that ends amid a line: with fewer cells than the first, and not ended."""
+    with path.open("rb") as stream:
+        stream.seek(max(0, path.stat().st_size - guard.PIECE))
+        last = stream.read().splitlines(keepends=True)[-1:]
+    with _open(path) as text:
+        first = next((line for line in csv.reader(text, delimiter=sep) if line), [])
+    if not last or last[0].endswith((b"\n", b"\r")):
+        return
+    cells = len(next(csv.reader([last[0].decode(errors="replace")], delimiter=sep), []))
+    if cells < len(first):
+        raise ValueError(
+            f"it ends amid a line, which has {cells} of {len(first)} cells: the file was cut; "
+            "delete that line if the others are right"
+        )

@@ -71,6 +71,8 @@ def check_labels(y: np.ndarray, count: int, *, classes: int = 2) -> None:
 
 def drop_missing_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Which series have a label (B,), and these labels: whole numbers, numbers or texts."""
+    if isinstance(y, np.ma.MaskedArray):
+        y = y.tolist()  # None where it is masked
     # numpy would turn a list with texts into texts, its NaN too
     y = np.asarray(y) if hasattr(y, "dtype") else np.array(y, dtype=object)
     if y.ndim != 1:
@@ -171,7 +173,7 @@ def sample_of(text: str, recording: Recording, where: str, default: int) -> int:
     """The sample that a cell names by its number or by a date."""
     if not text:
         return default
-    if text.isdigit():
+    if text.isdecimal():
         return int(text)
     if recording.calendar is None:
         raise InputError(
@@ -273,7 +275,7 @@ def read_labels(path: Path, limit: Any = None) -> LabelTable:
                         table.get("start", nothing), table.get("end", nothing), strict=True
                     )
                 ]
-            labels = np.array(list(map(printable, table["label"])), dtype=str)
+            labels = np.array([printable(one.strip()) for one in table["label"]], dtype=str)
             return LabelTable(labels, names, spans)
     except guard.UNREADABLE as error:
         if isinstance(error, InputError):

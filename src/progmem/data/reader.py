@@ -3,6 +3,7 @@
 Shapes: B series, L samples, C channels.
 """
 
+import csv
 import errno
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ import numpy as np
 
 from progmem import guard
 from progmem.data.arrays import CASES, FILES, Axes, from_xarray, mask_sentinels, split_array
-from progmem.data.csv_files import csv_layout, read_csv
+from progmem.data.csv_files import check_last_line, csv_layout, read_csv
 from progmem.data.options import BY_RULE, ReadOptions
 from progmem.data.recordings import (
     Recording,
@@ -244,7 +245,8 @@ def _holds_labels(path: Path) -> bool:
     if path.name.lower() != "labels.csv":
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as stream:
-        return "label" in stream.readline(guard.PIECE).strip().split(",")
+        head = next(csv.reader([stream.readline(guard.PIECE)]), [])
+    return "label" in [name.strip() for name in head]
 
 
 def _read_file(path: Path, name: str, options: ReadOptions) -> Split:
@@ -359,6 +361,8 @@ def _read_text(path: Path, name: str, options: ReadOptions) -> Split:
     )  # fmt: skip
     if not len(table):
         raise InputError(f"{path} has no rows below its header")
+    if has_header and not wide and path.suffix.lower() != ".gz":  # a packed one knows its end
+        check_last_line(path, sep)
     if not tabs or has_header or options.layout is not None:
         return split_table(table, name, options, FILES)
     options.refuse_columns("a .tsv file without names of columns")

@@ -5,6 +5,7 @@ Channel names, units, the sampling rate and the start of a recording come with t
 Shapes: L samples, C channels.
 """
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -37,9 +38,11 @@ def read_edf(path: Path, name: str, options: ReadOptions) -> Split:
     _refuse_options(path, options)
     import edfio
 
-    _check_edf(path, options)
-    read: Any = edfio.read_bdf if path.suffix.lower() == ".bdf" else edfio.read_edf
-    edf = checked(read, path)
+    bdf = path.suffix.lower() == ".bdf"
+    _check_edf(path, options, bdf=bdf)
+    with warnings.catch_warnings():  # it says of a file that was cut less than `_check_edf`
+        warnings.filterwarnings("ignore", message=".*(data record at the end|data records, but)")
+        edf = checked(edfio.read_bdf if bdf else edfio.read_edf, path)
     channels = [
         _Channel(signal.label, signal.physical_dimension, float(signal.sampling_frequency), signal)
         for signal in edf.signals
@@ -112,20 +115,28 @@ def read_miniseed(path: Path, name: str, options: ReadOptions) -> Split:
     return Split(found, None, tuple(notes))
 
 
-def _check_edf(path: Path, options: ReadOptions) -> None:
-    """Refuse a file whose header lists more samples than it holds."""
+def _check_edf(path: Path, options: ReadOptions, *, bdf: bool) -> None:
+    """Refuse a file whose header lists far more samples than it holds, and tell of one cut off."""
     with path.open("rb") as stream:
         head = stream.read(256)
+        if head[:8] != (b"\xffBIOSEMI" if bdf else b"0       "):
+            raise ValueError(f"its header is not that of {'a BDF' if bdf else 'an EDF'} file")
         try:
             records, signals = int(head[236:244]), int(head[252:256])
             stream.seek(256 + 216 * signals)
             counts = stream.read(8 * signals)
             samples = [int(counts[8 * i : 8 * i + 8]) for i in range(signals)]
         except ValueError as error:
-            raise ValueError("its header is not that of an EDF file") from error
+            raise ValueError("its header holds texts where numbers must be") from error
     if min([records, *samples], default=0) < 0 or records * sum(samples) > path.stat().st_size:
         raise ValueError(
             f"its header lists {records} records of {sum(samples)} samples, more than it holds"
+        )
+    there = (path.stat().st_size - 256 * (1 + signals)) // max(1, sum(samples) * (3 if bdf else 2))
+    if there < records:
+        warnings.warn(
+            f"{path} was cut: of its {records} records {max(0, there)} are whole and read",
+            stacklevel=2,
         )
     needed = records * sum(samples) * guard.CELL
     guard.check(path, needed, options.limit, f"{records * sum(samples)} samples")
@@ -223,6 +234,8 @@ def _recording(
     import pandas as pd
 
     rate = channels[0].rate
+    if not 0 < rate < float("inf"):
+        raise InputError(f"it says {rate:g} samples a second; the rate must be a number above 0")
     calendar = None if start is None else Calendar(pd.Timestamp(start), 1 / rate)
     return Recording(
         name, values, columns=tuple(c.name for c in channels),

@@ -48,12 +48,18 @@ def is_table(source: Any) -> bool:
 
 def is_wide(source: Any) -> bool:
     """Whether nothing in a table says that it is long, or one recording."""
-    import pandas as pd
-
     table = to_pandas(source)
-    dated = isinstance(table.index, pd.DatetimeIndex | pd.PeriodIndex)
+    dated = _holds_times(table.index)
     names = {str(column).lower() for column in table.columns}
     return not (table.index.nlevels > 1 or dated or names & {*CASE_NAMES, *TIME_NAMES})
+
+
+def _holds_times(index: "pd.Index") -> bool:
+    """Whether an index is the time of the rows, by its kind or by its name."""
+    import pandas as pd
+
+    kinds = pd.DatetimeIndex | pd.PeriodIndex | pd.TimedeltaIndex
+    return isinstance(index, kinds) or str(index.name).lower() in TIME_NAMES
 
 
 def to_pandas(source: Any) -> "pd.DataFrame":
@@ -79,12 +85,12 @@ def split_table(table: "pd.DataFrame", name: str, options: ReadOptions, axes: Ax
     names = options.columns
     if names["case"] is None and table.index.nlevels > 1:
         table, names = _reset_levels(table, names)
-    elif isinstance(table.index, pd.DatetimeIndex | pd.PeriodIndex) and names["time"] is None:
+    elif _holds_times(table.index) and names["time"] is None:
         index = table.index
         index = index.to_timestamp() if isinstance(index, pd.PeriodIndex) else index
         own = str(index.name) if index.name is not None else "date"
         if own in table.columns:
-            raise InputError(f"the table has dates as its index and a column {own!r}; drop one")
+            raise InputError(f"the table has times as its index and a column {own!r}; drop one")
         table = table.set_axis(index.rename(own)).reset_index()
         names = {**names, "time": own}
     for column in names.values():
@@ -342,8 +348,10 @@ def _times(column: "pd.Series", date_format: str | None) -> Any:
 
     column = column.infer_objects()
     kinds = pd.api.types
-    if kinds.is_numeric_dtype(column) or kinds.is_datetime64_any_dtype(column):
+    if kinds.is_datetime64_any_dtype(column):
         return column
+    if kinds.is_numeric_dtype(column):
+        return _of_numbers(column, date_format)
     if isinstance(column.dtype, pd.PeriodDtype):
         return column.dt.to_timestamp()
     if kinds.is_timedelta64_dtype(column):
@@ -361,10 +369,46 @@ def _times(column: "pd.Series", date_format: str | None) -> Any:
         how = "date_format (--date-format) says how they are written, such as %d.%m.%Y %H:%M"
         if date_format is not None:
             how = f"they are not written as date_format {date_format!r}"
+        read = pd.to_datetime(column, format=date_format or "ISO8601", errors="coerce", utc=True)
+        row = int(np.argmax(read.isna() & column.notna()))
         raise InputError(
             f"column {column.name!r} must hold numbers or dates such as 2024-05-31 12:00, got "
-            f"{column.iloc[0]!r}; {how}"
+            f"{column.iloc[row]!r} in row {row}; {how}"
         ) from error
+
+
+def _of_numbers(column: "pd.Series", date_format: str | None) -> Any:
+    """A column of numbers to order rows by, or the dates that ``date_format`` says they are."""
+    import pandas as pd
+
+    if date_format is None:
+        if _are_days(column):
+            raise InputError(
+                f"column {column.name!r} holds numbers that read as dates, such as "
+                f"{column.iloc[0]:.0f}; say so by date_format='%Y%m%d' (--date-format %Y%m%d)"
+            )
+        return column
+    width = len(pd.Timestamp(2000, 10, 10, 10, 10, 10).strftime(date_format))
+    texts = column.map(lambda n: f"{n:.15g}".zfill(width), na_action="ignore").astype(object)
+    try:
+        dates = pd.to_datetime(texts, format=date_format)
+        if (dates.dt.strftime(date_format) == texts)[texts.notna()].all():
+            return dates
+    except ValueError:
+        pass
+    raise InputError(
+        f"column {column.name!r} holds numbers, such as {column.iloc[0]:.15g}, which are not dates "
+        f"written as date_format {date_format!r}"
+    )
+
+
+def _are_days(column: "pd.Series") -> bool:
+    """Whether all numbers are days such as 20240531: none skips from the 31st to the 32nd."""
+    import pandas as pd
+
+    if not len(column) or not column.between(19000101, 21001231).all():
+        return False
+    return bool(pd.to_datetime(column, format="%Y%m%d", errors="coerce").notna().all())
 
 
 def _is_dated(table: "pd.DataFrame") -> bool:

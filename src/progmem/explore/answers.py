@@ -16,7 +16,7 @@ from progmem.explore.folder import Index
 from progmem.explore.labelling import labels_of_file
 from progmem.explore.tables import runs, stretch_table
 from progmem.explore.time_axis import TimeAxis
-from progmem.files import check_output, unfinished
+from progmem.files import check_output, check_outside, unfinished
 from progmem.names import printable, to_cell
 from progmem.progress import Log, progress, silent
 from progmem.series import check_count
@@ -34,6 +34,7 @@ def index_files(
     log: Log | None = print,
 ) -> None:
     """`progmem.explore.index`, and where each window lies as a table in ``windows``."""
+    check_outside(out, data)
     if windows is not None:
         _check(windows, data)
     idx = explore.index(model, data, out, options=options, log=log)

@@ -29,7 +29,7 @@ from progmem.explore.axes import Axes
 from progmem.explore.windows import WindowStream, window_length, window_starts
 from progmem.features import FeatureStats
 from progmem.files import make_folder, new_array, read_whole, sha256_of, unfinished
-from progmem.missing import tell_of_missing
+from progmem.missing import already_told, tell_of_missing
 from progmem.model.encode import equal_neighbours
 from progmem.model.pmt import PMT, SERIES_AT_ONCE, only_pmt
 from progmem.model.saving import load
@@ -247,7 +247,8 @@ def _write(folder: Path, model: PMT, series: Series, note: dict[str, Any], log: 
     if stats is None:
         raise InputError(NOTHING)
     total = sum(series.lengths) + (0 if some is series else sum(some.lengths))
-    with progress(f"indexing {len(series)} recordings", total, log=log) as advance:
+    told = f"indexing {len(series)} recordings"
+    with already_told(), progress(told, total, log=log) as advance:
         parts: Iterable[Part] = _described(model, some, stats, advance)
         if some is series:
             parts = list(parts)
@@ -287,7 +288,8 @@ def _described(model: PMT, series: Series, stats: FeatureStats, advance: Advance
     own = model.cfg.normalise == "series"
     for rows in equal_neighbours(series.lengths, CHUNK, 1 if own else SERIES_AT_ONCE):
         moments = series.own_moments(rows) if own else None
-        stream = WindowStream(model, stats, batch_size=len(rows), moments=moments)
+        names = [series.names[row] for row in rows]
+        stream = WindowStream(model, stats, batch_size=len(rows), moments=moments, names=names)
         length = series.lengths[rows[0]]
         for start in range(0, length, CHUNK):
             first, stop = stream.windows, min(start + CHUNK, length)
@@ -311,7 +313,7 @@ def _some(series: Series, starts: np.ndarray, h: int, cfg: ModelConfig) -> Serie
         first = min(int(row - starts[i]), max(0, int(starts[i + 1] - starts[i]) - length)) * h
         stop = min(first + length * h, series.lengths[i])
         cuts.append(series.cut([i], first, stop)[0])
-        names.append(series.names[i])
+        names.append(f"{series.names[i]}, from sample {first} on" if first else series.names[i])
     return Series(cuts, None, cfg, names)
 
 

@@ -19,6 +19,7 @@ from progmem.explore.labelling import labels_of_file
 from progmem.explore.live import Live
 from progmem.explore.server import PORT, serving
 from progmem.explore.session import Session
+from progmem.files import check_outside
 from progmem.model.pmt import PMT, only_pmt
 from progmem.model.saving import load
 from progmem.names import printable
@@ -82,6 +83,7 @@ def page_of(
         raise InputError(f"{MISSING} ({error.name} is not installed)") from error
     if model is not None and data is None:
         raise InputError(f"which recordings? Give them after {model}, or nothing for the sample")
+    check_outside(out, data)
     if follow is not None:
         check_source(follow)
     with Session(out) as session:  # which keeps other programs out

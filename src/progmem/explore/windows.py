@@ -11,6 +11,7 @@ n windows, h samples of a window, R samples that a convolution reaches to each s
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -59,12 +60,13 @@ class WindowStream:
 
     def __init__(
         self, model: PMT, stats: FeatureStats, *, batch_size: int = 1,
-        moments: Moments | None = None,
+        moments: Moments | None = None, names: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         if moments is not None:
             assert batch_size == 1  # each would need a model of its own
             model = _normalising_by(model, moments)
         self.stream = Stream(model, batch_size, horizon=1)
+        self.stream.names = names or self.stream.names
         self.cfg, self.h = model.cfg, window_length(model.cfg)
         device, dtype = model.stats.mean.device, torch.float32
         self.detail = DetailSummary(stats.detail, batch_size, device, dtype)

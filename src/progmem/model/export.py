@@ -8,6 +8,7 @@ Shapes: B series, L samples, C channels.
 """
 
 import copy
+import io
 import json
 import logging
 import warnings
@@ -141,8 +142,9 @@ def _program(form: _Encode, example: tuple[Tensor, Tensor]) -> torch.export.Expo
 
 
 def _make_program(form: _Encode, example: tuple[Tensor, Tensor], path: Path) -> Run:
-    with path.open("wb") as file:
-        torch.export.save(_program(form, example), file)
+    program = io.BytesIO()  # on a full disk, torch's own writer would abort the process
+    torch.export.save(_program(form, example), program)
+    path.write_bytes(program.getbuffer())
     with path.open("rb") as file:
         # torch also guards what it has guessed of memory layouts, which refuses sizes of 1
         return torch.export.load(file).module(check_guards=False)

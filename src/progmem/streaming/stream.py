@@ -4,7 +4,7 @@ Shapes: B series, L samples, C channels, K tokens, N windows, n neighbourhood, D
 H convolutions of the detail.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,8 @@ class Stream:
         self.windows = 0  # given out
         self.ended = False
         window = cfg.patch + (cfg.window - 1) * cfg.patch_stride
-        self.watch = Watch(default_names(batch_size), model.info.columns, samples=window)
+        self.names: Sequence[str] = default_names(batch_size)  # of the series, in what is told
+        self.watch = Watch(self.names, model.info.columns, samples=window)
         with torch.inference_mode(False), torch.no_grad(), eval_mode(model):
             self.backbone = BackboneStream(model, batch_size)
             encoder, like = model.encoder, self.backbone.x.new_zeros(batch_size, 0, model.cfg.dim)
@@ -136,15 +137,14 @@ class Stream:
     def _advance(self, values: Tensor, *, ended: bool) -> Encoding:
         if self.ended:
             raise InputError("the stream has ended; start a new Stream for another series")
-        names = default_names(self.batch_size)
         x, observed = normalise(
-            values, self.model.stats.moments, self.backbone.x, names=names, start=self.samples
+            values, self.model.stats.moments, self.backbone.x, names=self.names, start=self.samples
         )
         if self.graphed_push is None or ended:
             levels = self.step(x, observed, ended=ended)
         else:
             levels = self.graphed_push.step(self, x, observed)
-        check_finite(self.sequence, names)
+        check_finite(self.sequence, self.names)
         self.watch.add(values, ended=ended)
         self.samples += x.shape[1]
         self.ended = ended
