@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 import torch
 
 import progmem
@@ -16,6 +17,10 @@ SETTINGS = [
     "train.checkpoint_every=3", "train.log_every=4", "train.device=cpu", "train.lr=1e-3",
     "views.preset=strong", "loss.negatives=40", "data.longest=100", "data.window=60",
 ]  # fmt: skip
+
+FORKED = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="autograd cannot be forked beside a GPU"
+)
 
 
 def made_recordings(count=20):

@@ -18,7 +18,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
-from training_setup import SETTINGS, assert_same_model, made_recordings, run, steps_of
+from training_setup import FORKED, SETTINGS, assert_same_model, made_recordings, run, steps_of
 
 import progmem
 from progmem import artifact
@@ -108,7 +108,7 @@ def test_kill_9_twenty_times_and_the_same_command_again_change_no_bit(tmp_path, 
 @pytest.mark.parametrize(
     "start, number, code",
     [
-        (Forked, signal.SIGTERM, 143),
+        pytest.param(Forked, signal.SIGTERM, 143, marks=FORKED),
         pytest.param(start, signal.SIGTERM, 143, marks=pytest.mark.slow),
         pytest.param(start, signal.SIGINT, 130, marks=pytest.mark.slow),
     ],

@@ -9,7 +9,7 @@ import signal
 import pytest
 import torch
 from finetune_setup import config, made
-from training_setup import assert_same_model, run, weights
+from training_setup import FORKED, assert_same_model, run, weights
 
 from progmem.errors import ConfigError, TrainingError
 from progmem.training import finetune
@@ -67,13 +67,14 @@ def test_a_short_memory_is_met_by_parts_from_that_step_on_with_the_same_gradient
     assert_same_model(tmp_path / "from the first", tmp_path / "parts")
 
 
+@FORKED
 @pytest.mark.parametrize("last", [5, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_run_that_was_killed_divides_each_step_as_before_though_memory_is_there_again(
     tmp_path, monkeypatch, last
 ):
     """Kill -9 before there is a checkpoint of the steps in parts, and after."""
-    # dropout falls otherwise in parts: they must agree; a forked process cannot use a GPU
-    settings = (*EXACT, "train.steps=8", "model.dropout=0.2", "train.device=cpu")
+    # dropout falls otherwise in parts: they must agree
+    settings = (*EXACT, "train.steps=8", "model.dropout=0.2")
     with monkeypatch.context() as short:
         make_short(short, PretrainTask, rows=4, steps=[4, 5])
         run(tmp_path / "whole", *settings)

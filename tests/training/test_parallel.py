@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_setup import made_recordings, small_config
+from training_setup import FORKED, made_recordings, small_config
 from two_processes import (
     BATCH,
     HIDE,
@@ -64,12 +64,7 @@ def forked(out):
 @pytest.mark.parametrize(
     "start_two",
     [
-        pytest.param(
-            forked,
-            marks=pytest.mark.skipif(
-                torch.cuda.is_available(), reason="autograd cannot be forked beside a GPU"
-            ),
-        ),
+        pytest.param(forked, marks=FORKED),
         pytest.param(under_torchrun, marks=pytest.mark.slow),
     ],
 )
