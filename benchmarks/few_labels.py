@@ -74,9 +74,11 @@ def fit_pmt(data: LabelledSet, seed: int, chosen: argparse.Namespace, *, train: 
     stats = feature_stats_for(model, data.X_train.transpose(0, 2, 1))
 
     def embed(x: np.ndarray) -> Features:
-        found = pool(model, x.transpose(0, 2, 1), POOLINGS, stats=stats)
-        levels, detail = np.split(found["all"], [4 * model.cfg.dim], axis=1)
-        return {**found, "levels": levels, "detail": detail}
+        series = x.transpose(0, 2, 1)
+        found = pool(model, series, POOLINGS, stats=stats)
+        plain = pool(model, series, ["all"], stats=stats.unwhitened)["all"]
+        levels, detail = np.split(plain, [4 * model.cfg.dim], axis=1)
+        return {**found, "unwhitened": plain, "levels": levels, "detail": detail}
 
     train_settings = {k: v for k, v in cfg.to_dict()["train"].items() if k != "seed"}
     return Fitted(embed, {"model": model.cfg.to_dict(), "train": train_settings})
