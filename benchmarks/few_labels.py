@@ -9,7 +9,8 @@ Seven sets, 1 % and 5 % of the labels, five draws of them, official test rows, f
 by the training rows, classified by a logistic regression and a linear SVM. The encoders are a PMT
 as `progmem pretrain SET` trains it, the same PMT untrained, the values of a series, MiniRocket with
 10,000 kernels, and TS2Vec with its authors' defaults. Features of a PMT are all scales, and of
-these the sequence vector, it with the statistics of tokens ("levels"), and the detail.
+these the sequence vector; "unwhitened" are all without whitening, and of these the sequence vector
+with the statistics of tokens ("levels") and the detail.
 ``--settings`` changes the recipe of the PMT and ``--name`` keeps the result apart;
 ``--validation`` scores training rows that are held out in place of test rows. Writes
 results/few_labels/<name>.json, or results/few_labels_validation/.
@@ -74,9 +75,12 @@ def fit_pmt(data: LabelledSet, seed: int, chosen: argparse.Namespace, *, train: 
     stats = feature_stats_for(model, data.X_train.transpose(0, 2, 1))
 
     def embed(x: np.ndarray) -> Features:
-        found = pool(model, x.transpose(0, 2, 1), POOLINGS, stats=stats)
+        series = x.transpose(0, 2, 1)
+        found = pool(model, series, POOLINGS, stats=stats.unwhitened)
         levels, detail = np.split(found["all"], [4 * model.cfg.dim], axis=1)
-        return {**found, "levels": levels, "detail": detail}
+        whitened = stats.whitening.to(torch.device("cpu"))(torch.from_numpy(found["all"])).numpy()
+        parts = {"unwhitened": found["all"], "levels": levels, "detail": detail}
+        return {**found, "all": whitened, **parts}
 
     train_settings = {k: v for k, v in cfg.to_dict()["train"].items() if k != "seed"}
     return Fitted(embed, {"model": model.cfg.to_dict(), "train": train_settings})

@@ -12,8 +12,9 @@ import progmem
 from progmem.baselines import build
 from progmem.detail import CONVOLUTIONS, fit_detail
 from progmem.errors import InputError
-from progmem.features import FeatureStats, FeatureSummary, all_scales
+from progmem.features import FeatureStats, FeatureSummary, all_scales, features_in_all
 from progmem.pooling import feature_stats_for, fit_feature_stats, padded, pool
+from progmem.whitening import no_whitening
 
 
 def encoding(tokens, mask):
@@ -27,10 +28,12 @@ def encoding(tokens, mask):
 
 
 def stats_of(median, scale, channels=2):
-    """Statistics of tokens as given, and a detail that is fitted to noise."""
+    """Statistics of tokens as given, a detail that is fitted to noise, and no whitening."""
     median, scale = (torch.tensor(t, dtype=torch.float64) for t in (median, scale))
     noise = np.random.default_rng(0).normal(size=(4, 30, channels))
-    return FeatureStats(median, scale, fit_detail(noise))
+    return FeatureStats(
+        median, scale, fit_detail(noise), no_whitening(features_in_all(len(median)))
+    )
 
 
 def equal(one, other):
@@ -97,7 +100,7 @@ def test_how_tokens_are_cut_into_pieces_does_not_matter(sizes):
 def test_batch_mates_padding_and_gaps_change_nothing(dtype, atol):
     model = make_model(6, 3, 2).to(dtype)
     series = [one.to(dtype) for one in make_series(30, gaps=True)]
-    stats = fit_feature_stats(model, series)
+    stats = fit_feature_stats(model, series).unwhitened  # by which features are their parts
     together = all_scales(model.encode(series), padded(series), stats)
     assert together.dtype == dtype and together.shape == (3, 4 * 16 + CONVOLUTIONS)
     for one, row in zip(series, together, strict=True):
@@ -118,7 +121,7 @@ def test_half_precision_is_summed_in_float32():
 
 def test_the_fit_gives_the_median_and_the_spread_of_valid_tokens():
     series = [np.array([[1.0, 5.0], [2.0, 5.0], [np.nan, 1.0]]), np.array([[9.0, 5.0]])]
-    median, scale, _ = fit_feature_stats(Given(), series)
+    median, scale, *_ = fit_feature_stats(Given(), series)
     assert median.tolist() == [2.0, 5.0]
     assert scale[0] == pytest.approx(np.std([1.0, 2.0, 9.0])) and scale[1] == 1.0  # it never varies
     assert median.dtype == scale.dtype == torch.float64
@@ -135,8 +138,8 @@ def test_a_fit_takes_some_series_and_tokens_from_all_over_and_always_the_same(mo
     x = np.random.default_rng(0).normal(size=(13, 40, 2))
     encoder = Given()
     found = fit_feature_stats(encoder, x)
-    median, scale, _ = found
-    assert encoder.encoded == 5
+    median, scale, *_ = found
+    assert encoder.encoded == 5 + 2 * 5  # whole, and two stretches of each
     taken = x[::3, ::10].reshape(-1, 2)  # series 0, 3, 6, 9, 12; four tokens of each
     np.testing.assert_allclose(median, np.median(taken, 0))
     np.testing.assert_allclose(scale, taken.std(0))

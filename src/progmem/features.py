@@ -2,7 +2,8 @@
 
 It joins the sequence vector, three statistics of each feature of the tokens, and the detail below
 the tokens (`progmem.detail`). The statistics are the largest value, the standard deviation, and the
-share of tokens above the feature's median over the training tokens.
+share of tokens above the feature's median over the training tokens. What two stretches of one
+training series differ by is then scaled down (`progmem.whitening`).
 
 Shapes: B series, L samples, C channels, K tokens, D width, H convolutions of the detail.
 """
@@ -17,32 +18,42 @@ from progmem.detail import CONVOLUTIONS, Detail, DetailSummary, blank_detail
 from progmem.encoding import Encoding
 from progmem.errors import InputError
 from progmem.series import follow_device
+from progmem.whitening import Whitening, no_whitening
 
 SOFTNESS = 0.1  # of the step from below the median to above it, in units of the feature's spread
 
 
 class FeatureStats(NamedTuple):
-    """What was fitted to training series: median and spread of token features, and the detail."""
+    """What was fitted to training series: median and spread of token features, and the rest."""
 
     median: Tensor  # (D,) float64
     scale: Tensor  # (D,) float64, above 0
     detail: Detail
+    whitening: Whitening
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name."""
         detail = {f"detail_{name}": t for name, t in self.detail._asdict().items()}
-        return {"median": self.median, "scale": self.scale, **detail}
+        whitening = {f"whitening_{name}": t for name, t in self.whitening._asdict().items()}
+        return {"median": self.median, "scale": self.scale, **detail, **whitening}
 
     @classmethod
     def of_tensors(cls, held: Mapping[str, Tensor]) -> "FeatureStats":
         detail = Detail(*(held[f"detail_{name}"] for name in Detail._fields))
-        return cls(held["median"], held["scale"], detail)
+        whitening = Whitening(*(held[f"whitening_{name}"] for name in Whitening._fields))
+        return cls(held["median"], held["scale"], detail, whitening)
 
     @classmethod
     def blank(cls, dim: int, channels: int) -> "FeatureStats":
         """Zeros in the shapes of an encoder's statistics."""
         zeros = torch.zeros(dim, dtype=torch.float64)
-        return cls(zeros, zeros.clone(), blank_detail(channels))
+        whitening = no_whitening(features_in_all(dim))
+        return cls(zeros, zeros.clone(), blank_detail(channels), whitening)
+
+    @property
+    def unwhitened(self) -> "FeatureStats":
+        """The same without whitening, by which features are what their parts are."""
+        return self._replace(whitening=no_whitening(len(self.whitening.centre)))
 
     @property
     def fitted(self) -> bool:
@@ -100,6 +111,7 @@ class FeatureSummary:
         self.above = zeros  # summed over tokens: near 1 above the median, near 0 below
         precise = torch.promote_types(dtype, torch.float32)
         self.detail = DetailSummary(stats.detail, batch_size, device, precise)
+        self.whitening = stats.whitening.to(device)
 
     _TOKENS = ("median", "scale", "count", "mean", "square", "highest", "above")
     _DETAIL = (("x", "x"), ("observed", "observed"), ("shares", "above"), ("samples", "count"))
@@ -108,8 +120,8 @@ class FeatureSummary:
         """All that is held, by name, not copied."""
         held = {name: getattr(self, name) for name in self._TOKENS}
         held |= {name: getattr(self.detail, kept) for name, kept in self._DETAIL}
-        fitted = self.detail.detail._asdict()
-        return held | {f"detail_{name}": t for name, t in fitted.items()}
+        held |= {f"detail_{name}": t for name, t in self.detail.detail._asdict().items()}
+        return held | {f"whitening_{name}": t for name, t in self.whitening._asdict().items()}
 
     def put_tensors(self, held: Mapping[str, Tensor]) -> None:
         """Make ``held`` what is held, of a summary with the same statistics."""
@@ -151,10 +163,10 @@ class FeatureSummary:
         return torch.cat([highest, (self.square / count).sqrt(), self.above / count], dim=1)
 
     def features(self, sequence: Tensor) -> Tensor:
-        """The sequence vectors (B, D), the statistics and the detail: (B, 4D + H)."""
+        """The sequence vectors (B, D), the statistics and the detail, whitened: (B, 4D + H)."""
         precise = torch.promote_types(sequence.dtype, torch.float32)
         parts = (sequence, self.statistics(), self.detail.shares())
-        return torch.cat([part.to(precise) for part in parts], dim=1)
+        return self.whitening(torch.cat([part.to(precise) for part in parts], dim=1))
 
 
 def all_scales(z: Encoding, values: Tensor, stats: FeatureStats) -> Tensor:

@@ -14,10 +14,16 @@ from torch.nn.utils.rnn import pad_sequence
 from progmem.detail import fit_detail
 from progmem.encoding import Encoder, Encoding
 from progmem.errors import InputError
-from progmem.features import FeatureStats, FeatureStatsBuffers, all_scales
+from progmem.features import (
+    FeatureStats,
+    FeatureStatsBuffers,
+    all_scales,
+    features_in_all,
+)
 from progmem.missing import already_told
 from progmem.progress import Advance
 from progmem.series import as_float64
+from progmem.whitening import Whitening, draw_stretches, fit_whitening, no_whitening
 
 MAX_SAMPLES = 2**17  # of the series that are encoded at a time
 FITTED_SERIES = 512  # the most that feature statistics are fitted on
@@ -119,7 +125,7 @@ def feature_stats_for(encoder: Encoder, x: Any) -> FeatureStats:
 
 
 def fit_feature_stats(encoder: Encoder, x: Any) -> FeatureStats | None:
-    """Median and spread of each feature over tokens of series, as `pool` takes them, and detail.
+    """Median and spread of each feature over tokens of series, detail, and whitening.
 
     At most `FITTED_SERIES` series are encoded, evenly spaced from the first one on, and each gives
     as many of its valid tokens, evenly spaced too; all together are at most `FITTED_TOKENS`. So
@@ -146,7 +152,26 @@ def fit_feature_stats(encoder: Encoder, x: Any) -> FeatureStats | None:
     # equal values have a mean with a rounding error, which is not a spread
     varies = spread > 1e-6 * np.abs(values).max(0)
     median, scale = np.median(values, 0).astype(np.float64), np.where(varies, spread, 1.0)
-    return FeatureStats(torch.from_numpy(median), torch.from_numpy(scale), fit_detail(some))
+    blank = no_whitening(features_in_all(len(median)))
+    stats = FeatureStats(torch.from_numpy(median), torch.from_numpy(scale), fit_detail(some), blank)
+    return stats._replace(whitening=_fit_whitening(encoder, some, stats))
+
+
+def _fit_whitening(encoder: Encoder, x: Any, stats: FeatureStats) -> Whitening:
+    """What features of two stretches of one series differ by, out of series ``x``."""
+    shortest = getattr(getattr(encoder, "cfg", None), "patch", 1)
+    pairs = [
+        pair for pair in draw_stretches(x, shortest=shortest) if all(_observed(one) for one in pair)
+    ]
+    if not pairs:
+        return stats.whitening
+    stretches = [one for column in zip(*pairs, strict=True) for one in column]
+    features = torch.from_numpy(pool(encoder, stretches, ["all"], stats=stats)["all"])
+    return fit_whitening(*features.chunk(2))
+
+
+def _observed(series: Any) -> bool:
+    return not bool(as_float64(series).isnan().all())
 
 
 def fitting_step(series: int) -> int:

@@ -89,7 +89,8 @@ def test_every_encoder_is_scored_on_the_same_draws_with_its_times_and_settings(r
         assert row["split"] == "official"
         for scores in row["scores"].values():
             assert scores.keys() == {"1%", "5%"} and scores["1%"].keys() == {"logistic", "linear"}
-    assert set(rows["untrained", 1]["scores"]) == {"all", "sequence", "levels", "detail"}
+    parts = {"unwhitened", "levels", "detail"}
+    assert set(rows["untrained", 1]["scores"]) == {"all", "sequence", *parts}
     assert rows["untrained", 1]["scores"] != rows["untrained", 2]["scores"]
     assert result["config"]["ts2vec"]["HAR"]["iterations"] == 3
     assert result["config"]["untrained"]["HAR"]["model"]["dim"] == 16

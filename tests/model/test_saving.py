@@ -12,9 +12,10 @@ import torch
 import progmem
 from progmem import artifact
 from progmem.detail import fit_detail
-from progmem.features import FeatureStats
+from progmem.features import FeatureStats, features_in_all
 from progmem.files import locked
 from progmem.model.saving import weights_sha256
+from progmem.whitening import Whitening, no_whitening
 
 
 @pytest.fixture
@@ -60,11 +61,17 @@ def test_normalisation_is_there_from_the_first_save(tmp_path):
 def test_feature_statistics_are_kept_and_a_model_without_them_has_none(folder):
     model = progmem.load(folder)
     before, width = weights_sha256(model), torch.arange(1.0, 17.0, dtype=torch.float64)
-    model.feature_stats.set(FeatureStats(width, 2 * width, fit_detail(torch.randn(3, 40, 2))))
+    whitening = Whitening(*(torch.ones_like(t) for t in no_whitening(features_in_all(16))))
+    stats = FeatureStats(width, 2 * width, fit_detail(torch.randn(3, 40, 2)), whitening)
+    model.feature_stats.set(stats)
     assert weights_sha256(model) == before  # what was fitted on its encodings still belongs to it
     model.save(folder)
     assert torch.equal(progmem.load(folder).feature_stats.values.scale, 2 * width)
     found = artifact.read(weights(folder), "model")
+    older = {name: t for name, t in found.tensors.items() if "whitening" not in name}
+    artifact.write(weights(folder), "model", older, found.note)
+    again = progmem.load(folder).feature_stats.values
+    assert torch.equal(again.scale, 2 * width) and not any(t.any() for t in again.whitening)
     kept = {name: t for name, t in found.tensors.items() if "feature_stats" not in name}
     artifact.write(weights(folder), "model", kept, found.note)
     again = progmem.load(folder)

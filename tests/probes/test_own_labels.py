@@ -24,6 +24,7 @@ from progmem.pooling import fit_feature_stats, pool
 from progmem.probes import comparison, own_labels
 from progmem.probes.logistic import fit_logistic
 from progmem.probes.own_data import LabelProbe, Prediction
+from progmem.whitening import AXES, no_whitening
 
 
 @pytest.fixture
@@ -383,6 +384,7 @@ def test_a_probe_keeps_the_feature_statistics_it_was_fitted_with(model, tmp_path
     )
     good = artifact.read(path, "label probe")
     width, detail = (torch.ones(n, dtype=torch.float64) for n in (32, CONVOLUTIONS))
+    narrow = {f"whitening_{n}": t for n, t in no_whitening(12 + CONVOLUTIONS)._asdict().items()}
     for changes, message in (
         ({"median": None}, "the pooling all was another when it was fitted; fit it again"),
         ({"scale": 0 * width}, "not finite, or a scale not above 0"),
@@ -392,7 +394,10 @@ def test_a_probe_keeps_the_feature_statistics_it_was_fitted_with(model, tmp_path
         ({"detail_width": -detail}, "not finite, or a scale not above 0"),
         ({"detail_threshold": None}, "unknown tensors detail_threshold"),
         ({"detail_threshold": detail[:5]}, r"detail_threshold has shape \(5,\)"),
-        ({"median": width[:3], "scale": 2 * width[:3]}, "of 3 features, the encoder gi"),
+        ({"median": width[:3], "scale": 2 * width[:3]}, "whitening_centre has shape"),
+        ({"median": width[:3], "scale": 2 * width[:3], **narrow}, "of 3 features, the encoder gi"),
+        ({"whitening_measure": None}, "unknown tensors whitening_measure"),
+        ({"whitening_remove": torch.full((AXES, 4 * 32 + CONVOLUTIONS), torch.nan)}, "not finite"),
     ):
         changed = good.tensors | {f"features.{name}": t for name, t in changes.items()}
         tensors = {n: t for n, t in changed.items() if t is not None}

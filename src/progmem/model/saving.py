@@ -28,6 +28,7 @@ AnyEncoder: TypeAlias = Union["pmt.PMT", "Baseline"]
 FILE = "model.safetensors"
 LAYER_TENSORS = 10  # that every layer has
 FEATURE_STATS = "feature_stats."  # in the names of their tensors
+WHITENING = f"{FEATURE_STATS}whitening_"
 
 
 def save(model: AnyEncoder, folder: Path) -> str:
@@ -76,13 +77,14 @@ def encoding_tensors(model: Any) -> dict[str, Tensor]:
 def with_feature_stats(
     tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The tensors of a model or checkpoint, which had no feature statistics in earlier versions.
+    """The tensors of a model or checkpoint, in which feature statistics of today may be missing.
 
-    Theirs are zeros then, as long as none are fitted.
+    Version 0.1.0 had none: they are zeros then, as long as none are fitted. Those without whitening
+    have one of zeros, which changes nothing.
     """
     new = {name: t for name, t in expected.items() if FEATURE_STATS in name}
     if any(name in tensors for name in new):
-        return dict(tensors)
+        new = {name: t for name, t in new.items() if WHITENING in name and name not in tensors}
     zeros = {name: torch.zeros(t.shape, dtype=t.dtype) for name, t in new.items()}
     return {**tensors, **zeros}
 
