@@ -5,13 +5,13 @@
 
 Each method is trained without labels on the training rows of a set with its published settings, as
 `progmem pretrain SET encoder.name=METHOD` trains it, and classifies the official test rows with 1 %
-and 5 % of the labels, five draws of them. It does so in two ways: by its published features and an
-SVM, linear as the paper's or RBF as that of TS2Vec and SoftCLT, and by the features and the head
-that this library has for every encoder. Published features are the sequence vector or, of a CNN,
-all tokens in a row. Values and MiniRocket have one kind of features. PMT is trained by the default
-recipe, of which the size depends on the device. The encoders in PMT's frame, PMT among them, are
-also compared with each other: all `small`, trained by the default recipe but for 400 steps of 64
-rows, which is what many such trainings can be given.
+and 5 % of the labels, five draws of them. It does so by its published features and an SVM, linear
+as the paper's or RBF as that of TS2Vec and SoftCLT, and by the features and the head that this
+library has for every encoder, with and without whitening. Published features are the sequence
+vector or, of a CNN, all tokens in a row. Values and MiniRocket have one kind of features. PMT is
+trained by the default recipe, of which the size depends on the device. The encoders in PMT's frame,
+PMT among them, are also compared with each other: all `small`, trained by the default recipe but
+for 400 steps of 64 rows, which is what many such trainings can be given.
 
 A row is a set, a method and a training seed. Its process writes results/baselines/<row>.json, and a
 training that was broken off goes on. ``--steps`` trains all methods for so many updates, and
@@ -52,6 +52,7 @@ TRAINING_SEEDS = (0, 1)
 SEEDLESS = ("raw",)
 HEADS = {
     "published": ("linear", "linear, fixed C", "rbf", "logistic"),
+    "unwhitened": ("logistic", "linear"),
     "ours": ("logistic", "linear"),
 }
 WITHOUT_NETWORK = {"raw": few_labels.fit_raw, "minirocket": few_labels.fit_minirocket}
@@ -64,7 +65,7 @@ BY_SET = {  # where the settings that TS-TCC and SoftCLT on it publish are not t
     ),
 }
 
-Features = dict[str, np.ndarray]  # (R, D), published and ours
+Features = dict[str, np.ndarray]  # (R, D), by the kinds of `HEADS`
 
 
 class Fitted(NamedTuple):
@@ -110,15 +111,17 @@ def fit(row: str, data: LabelledSet, chosen: argparse.Namespace) -> Fitted:
     stats = feature_stats_for(encoder, data.X_train.transpose(0, 2, 1))
 
     def embed(x: np.ndarray) -> tuple[Features, float]:
-        published, ours, seconds, began = [], [], 0.0, time.perf_counter()
+        published, plain, seconds, began = [], [], 0.0, time.perf_counter()
         for z, series in encode_batches(encoder, x.transpose(0, 2, 1)):
             of_cnn = isinstance(getattr(encoder, "network", None), CNN)
             published.append((z.tokens.flatten(1) if of_cnn else z.sequence).float().cpu().numpy())
             seconds += time.perf_counter() - began
-            ours.append(all_scales(z, padded(series), stats).float().cpu().numpy())
+            plain.append(all_scales(z, padded(series), stats.unwhitened).float().cpu())
             began = time.perf_counter()
-        both = {"published": np.concatenate(published), "ours": np.concatenate(ours)}
-        return both, seconds
+        unwhitened = torch.cat(plain)
+        ours = stats.whitening.to(torch.device("cpu"))(unwhitened)
+        found = {"unwhitened": unwhitened.numpy(), "ours": ours.numpy()}
+        return {"published": np.concatenate(published), **found}, seconds
 
     count = sum(p.numel() for p in encoder.parameters())
     return Fitted(embed, config, count, resumed)
@@ -129,7 +132,7 @@ def _same_features(
 ) -> tuple[Features, float]:
     began = time.perf_counter()
     (features,) = embed(x).values()
-    return {"published": features, "ours": features}, time.perf_counter() - began
+    return dict.fromkeys(HEADS, features), time.perf_counter() - began
 
 
 def measure(row: str, chosen: argparse.Namespace) -> dict[str, Any]:

@@ -96,10 +96,14 @@ def test_a_row_is_scored_in_both_ways_and_written_at_once(run):
                 assert all(len(one["accuracy"]) == 2 for one in scores.values())
     assert len(digests) == 1
     assert widths == [
-        ("published", 3 * 128), ("ours", 3 * 128),  # values
-        ("published", 64), ("ours", 4 * 64 + 1024),  # a tiny PMT
-        ("published", 18 * 128), ("ours", 4 * 128 + 1024),  # a CNN with 18 tokens
-    ]  # fmt: skip
+        (kind, width if kind == "published" else all_features)
+        for width, all_features in (
+            (3 * 128, 3 * 128),  # values
+            (64, 4 * 64 + 1024),  # a tiny PMT
+            (18 * 128, 4 * 128 + 1024),  # a CNN with 18 tokens
+        )
+        for kind in ("published", "unwhitened", "ours")
+    ]
     trained = record.read(written["HAR-tstcc-1"])
     assert trained["config"]["train"]["steps"] == 2 and trained["config"]["train"]["seed"] == 1
     assert trained["config"]["encoder"]["name"] == "tstcc" and trained["rows"][0]["parameters"] > 0
@@ -169,7 +173,7 @@ def test_encoders_that_are_trained_alike_stand_in_tables_of_their_own():
 def test_pmt_stands_in_the_table_as_few_labels_has_measured_it(tmp_path):
     drawn = {share: [[0, 1]] for share in ("1%", "5%")}
     heads = {head: {"accuracy": [0.75, 0.85]} for head in ("linear", "logistic")}
-    scores = {kind: {share: heads for share in drawn} for kind in ("sequence", "all")}
+    scores = {kind: {share: heads for share in drawn} for kind in ("sequence", "unwhitened", "all")}
     row = {"set": "HAR", "encoder": "trained", "seed": 0, "seconds_training": 9.0,
            "seconds_embedding": 9.0, "scores": scores}  # fmt: skip
     default = {"config": {"trained": {"HAR": {"model": {"size": "small"}}}}, "device": "GPU",
