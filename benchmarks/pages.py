@@ -24,7 +24,7 @@ from benchmarks.baselines_tables import (
 from benchmarks.compute_tables import families_table
 from benchmarks.explore import RENDER as PARTS_OF_EXPLORE
 from benchmarks.explore import explore_table
-from benchmarks.few_labels_tables import Cell, headline_cells, parts_summary
+from benchmarks.few_labels_tables import Cell, few_labels_table, headline_cells, parts_summary
 from progmem.data.forecast_sets import HORIZONS
 from progmem.report import paper, record
 from progmem.report.tables import markdown, mean_and_sd
@@ -122,7 +122,13 @@ def explore_tables(part: str) -> Callable[[Path], str]:
     )
 
 
+def few_labels_default_table(folder: Path) -> str:
+    """The default recipe of a GPU beside what a user would take instead."""
+    return few_labels_table(_default_and_others(folder))
+
+
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
+    "few_labels_default": few_labels_default_table,
     "reached": reached_table,
     "reached_by_set": reached_by_set_table,
     "end_to_end_times": end_to_end_table,
@@ -138,10 +144,14 @@ PAGE_TABLES: dict[str, Callable[[Path], str]] = {
 
 def _few_labels(folder: Path, cells: list[Cell]) -> list[str]:
     """Accuracy of the default features and head over ``cells``, in the order of the header."""
+    found = headline_cells(_default_and_others(folder), cells)
+    return [found.get(name, "-") for name in HEADER[1:-1]]
+
+
+def _default_and_others(folder: Path) -> list[Result]:
     names = ("default", "raw", "minirocket", "ts2vec")
     files = [file for name in names if (file := folder / f"few_labels/{name}.json").is_file()]
-    found = headline_cells([record.read(file) | {"name": file.stem} for file in files], cells)
-    return [found.get(name, "-") for name in HEADER[1:-1]]
+    return [record.read(file) | {"name": file.stem} for file in files]
 
 
 def _percent_of(share: float) -> str:
