@@ -76,13 +76,10 @@ class MatchedNetwork(nn.Module):
         """Encode normalised series (B, L, C), as `PMT.forward` does."""
         cfg = self.cfg
         check_tensor(x, cfg)
-        B, L, _ = x.shape
-        K = count_tokens(cfg, L)
+        K = count_tokens(cfg, x.shape[1])
         N = count_windows(cfg, K)
         tokens, valid = self.tokenizer(x, mask, lengths, hidden)  # (B, K, D), (B, K)
-        counts = torch.full((B,), K, device=x.device)
-        if lengths is not None:
-            counts = self.tokenizer.count(lengths)
+        counts = self.tokenizer.counts(x, lengths)
         masks = window_masks(cfg, valid, counts, N, gaps=mask is not None)
         out: StackOutput = self.stack(tokens, masks)
         memory = out.memory

@@ -44,7 +44,7 @@ class VanillaTransformer(nn.Module):
         """Encode normalised series (B, L, C), as `PMT.forward` does."""
         cfg = self.cfg
         check_tensor(x, cfg)
-        B, L, _ = x.shape
+        B = x.shape[0]
         tokens, valid = self.tokenizer(x, mask, lengths, hidden)
         rows = torch.cat([self.cls.expand(B, 1, -1), tokens], dim=1)  # (B, 1+K, D)
         seen = None
@@ -53,11 +53,9 @@ class VanillaTransformer(nn.Module):
         for layer in self.layers:
             rows = self._attend(cast(AttentionLayer, layer), rows, seen)
         rows = self.norm(rows)
-        K = count_tokens(cfg, L)
+        K = count_tokens(cfg, x.shape[1])
         N = count_windows(cfg, K)
-        counts = torch.full((B,), K, device=x.device)
-        if lengths is not None:
-            counts = self.tokenizer.count(lengths)
+        counts = self.tokenizer.counts(x, lengths)
         masks = window_masks(cfg, valid, counts, N, gaps=mask is not None)
         return Encoding(
             tokens=torch.where(valid[..., None], rows[:, 1:], 0.0),

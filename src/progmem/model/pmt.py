@@ -100,13 +100,10 @@ class PMT(nn.Module):
         """
         cfg = self.cfg
         check_tensor(x, cfg)
-        B, L, _ = x.shape
-        K = count_tokens(cfg, L)
+        K = count_tokens(cfg, x.shape[1])
         N = count_windows(cfg, K)
         signal, valid = self.tokenizer(x, mask, lengths, hidden)  # (B, K, D), (B, K)
-        counts = torch.full((B,), K, device=x.device)
-        if lengths is not None:
-            counts = self.tokenizer.count(lengths)
+        counts = self.tokenizer.counts(x, lengths)
         # padded once to the end of the last window, so that windows are views everywhere
         short = max(0, covered_tokens(cfg, N) - K)
         signal, all_valid = F.pad(signal, (0, 0, 0, short)), F.pad(valid, (0, short))

@@ -45,7 +45,7 @@ class Tokenizer(nn.Module):
         valid = plain_unfold(observed.any(2), self.patch, self.stride).any(2)  # (B, K)
         if lengths is not None:
             number = torch.arange(valid.shape[1], device=x.device)
-            valid = valid & (number < self.count(lengths)[:, None])
+            valid = valid & (number < self.counts(x, lengths)[:, None])
         assert self.conv.bias is not None
         seen = observed if hidden is None else observed & ~hidden
         tokens = patch_linear(
@@ -57,6 +57,8 @@ class Tokenizer(nn.Module):
             tokens = tokens + share[..., None] * self.mask_vector
         return torch.where(valid[..., None], tokens, 0.0), valid
 
-    def count(self, lengths: Tensor) -> Tensor:
-        """Whole patches in series of ``lengths`` (B,) samples."""
+    def counts(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """Whole patches in each of series (B, L, C), some of which may end at ``lengths``: (B,)."""
+        if lengths is None:
+            lengths = torch.full(x.shape[:1], x.shape[1], device=x.device)
         return (lengths - self.patch) // self.stride + 1
