@@ -11,6 +11,7 @@ from forecast_setup import LastValues, daily_waves, hours, small_model
 
 import progmem
 from progmem.cli import main
+from progmem.data.own_series import as_dated_values
 from progmem.errors import InputError
 from progmem.forecasting import own_encoder
 from progmem.probes.forecast import ridge_path
@@ -126,6 +127,12 @@ def test_several_horizons_and_many_series_are_levels_of_the_index(tmp_path):
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             progmem.PMTForecaster(LastValues(), context=P).fit(bad)
+
+
+def test_an_index_of_periods_is_one_of_dates():
+    kW = pd.Series(daily_waves(T)[:, 0], hours(T).to_period("h"), name="kW")
+    for series in (kW, kW.to_frame()):
+        assert as_dated_values(series).dates.tolist() == hours(T).tolist()
 
 
 def test_a_context_that_nobody_gave_suits_the_series():

@@ -197,7 +197,8 @@ def as_array(x: Any, name: str) -> Any:
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array, got {type(x).__name__}: {error}") from error
     if array.ndim == 0:
-        raise InputError(f"{name} must be an array or a list of arrays, got {type(x).__name__}")
+        what = "a single value" if isinstance(x, np.ndarray) else type(x).__name__
+        raise InputError(f"{name} must be an array or a list of arrays, got {what}")
     return array
 
 

@@ -80,6 +80,8 @@ def test_a_blank_line_is_a_gap_of_one_channel_and_nothing_of_several(tmp_path):
             b"# a\n# b\na,b\n1,2\n",
             "line 3 has 2 cells, the lines before it have 1: is there a line abo",
         ),
+        (b"a;b\n1,5;2\n", r"rows have more .* Or is it separated by ';'\? Say so by sep \("),
+        (b"a\tb\n1,5\t2,5,5\n", "rows have more cells .* Or is it separated by '.t'. Say so"),
         (b'a,b\n1,2\n"3,4\n', "a quotation mark in row 2 is never closed"),
         (b"a, a\n1,2\n", "two columns are called 'a'"),
     ],

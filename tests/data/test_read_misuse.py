@@ -24,6 +24,7 @@ WIDE, TABLE, MOLTEN = pd.DataFrame(X[:, 0]), long_table(), melted_table()
         (X[None], {}, r"X must be \(cases, time\) or \(cases, channels, time\), got shape \(1, 4"),
         (X[0, 0], {}, r"X must be \(cases, .* got shape \(7,\)"),
         (3.0, {}, "X must be an array or a list of arrays, got float"),
+        (np.array(100.0), {}, "X must be an array or a list of arrays, got a single value"),
         (None, {}, "X must be an array or a list of arrays, got NoneType"),
         (X + 1j, {}, "X must hold real numbers, got dtype complex128"),
         (torch.ones(2, 3, dtype=torch.complex64), {}, "X must hold real numbers, got .* complex64"),
@@ -120,6 +121,12 @@ def test_series_that_cannot_be_used_are_named(source, columns, message):
         ),
         ("x.tsv", b"", {}, "x.tsv cannot be read: No columns"),
         ("x.arff", b"", {}, "x.arff: there are no series"),
+        (
+            "x.arff",
+            b"@relation x\n@attribute ax numeric\n@ATTRIBUTE ay REAL\n@data\n1,2\n3,4\n",
+            {},
+            "x.arff: its last attribute is no class such as {a,b}, but ay REAL: a series is a row",
+        ),
     ],
 )
 def test_files_that_cannot_be_used_are_named(tmp_path, name, content, columns, message):

@@ -103,11 +103,12 @@ def read_csv(path: Path, **options: Any) -> "pd.DataFrame":
                 f"byte {error.start + 1} is not of a text in UTF-8; save it as UTF-8"
             ) from error
         except pd.errors.ParserError as error:
-            raise ValueError(_why_not_parsed(str(error))) from error
+            hint = _other_separator(path, options.get("sep", ","))
+            raise ValueError(f"{_why_not_parsed(str(error))}{hint}") from error
         except pd.errors.ParserWarning as error:
             raise ValueError(
                 "rows have more cells than the first line: a comma too many, or as decimal sign, "
-                "or a line above the header?"
+                f"or a line above the header?{_other_separator(path, options.get('sep', ','))}"
             ) from error
     texts = [i for i, kind in enumerate(table.dtypes) if not pd.api.types.is_numeric_dtype(kind)]
     for i in texts:
@@ -151,6 +152,16 @@ def _why_not_parsed(error: str) -> str:
     if found := re.search(r"EOF inside string starting at row (\d+)", error):
         return f"a quotation mark in row {found[1]} is never closed"
     return error
+
+
+def _other_separator(path: Path, sep: str) -> str:
+    """A hint, where the first line has marks that often separate cells, and ``sep`` is another."""
+    with _open(path) as stream:
+        first = stream.readline(guard.PIECE)
+    mark = next((mark for mark in ";\t|" if mark in first and mark != sep), None)
+    if mark is None:
+        return ""
+    return f" Or is it separated by {mark!r}? Say so by sep (--sep {mark!r})"
 
 
 def check_last_line(path: Path, sep: str) -> None:

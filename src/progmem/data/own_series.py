@@ -55,6 +55,8 @@ def as_dated_values(series: Any, dates: Any = None) -> DatedValues:
     if dates is None and series.index.equals(pd.RangeIndex(len(series))):  # nothing but a count
         index = pd.RangeIndex(len(series))
     else:
+        if dates is None and isinstance(series.index, pd.PeriodIndex):
+            series = series.set_axis(series.index.to_timestamp())
         if dates is None and not isinstance(series.index, pd.DatetimeIndex):
             raise InputError("give the dates of the series, or a DataFrame that is indexed by them")
         index = regular_dates(series.index if dates is None else dates, len(series))

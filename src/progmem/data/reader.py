@@ -402,6 +402,8 @@ def _read_with_aeon(path: Path, name: str, options: ReadOptions) -> Split:
     guard.check_text(path, ",", options.limit, column=0)  # between samples
     between_channels = ":" if kind_of(path) == ".ts" else "\\"
     guard.check_text(path, between_channels, options.limit, whole=True)
+    if kind_of(path) == ".arff":
+        _check_arff(path)
     found: Any = checked(getattr(readers, AEON[kind_of(path)]), str(path))
     x, y = found if isinstance(found, tuple) else (found, None)
     if not len(x):
@@ -410,6 +412,21 @@ def _read_with_aeon(path: Path, name: str, options: ReadOptions) -> Split:
         Recording(f"{name}.{i}", np.atleast_2d(one).T) for i, one in enumerate(x)
     ]
     return Split(recordings, np.asarray(y) if y is not None and len(y) else None)
+
+
+def _check_arff(path: Path) -> None:
+    """Refuse a file whose last column is no class, which aeon would take for one."""
+    last = ""
+    with path.open(encoding="utf-8", errors="replace") as stream:
+        for line in stream:
+            if line.lower().startswith("@data"):
+                break
+            last = line if line.lower().startswith("@attribute") else last
+    if last and not last.rstrip().endswith("}"):
+        raise InputError(
+            f"its last attribute is no class such as {{a,b}}, but {' '.join(last.split()[1:])[:60]}"
+            ": a series is a row that ends with its class; save other tables as .csv"
+        )
 
 
 SUFFIXES: dict[str, Callable[[Path, str, ReadOptions], Split]] = {

@@ -192,7 +192,7 @@ def suggest_file(
     _write(out, [stretch_table(_axes(idx), found, ("label", "why"))])
     (log or silent)(
         f"written: {out} ({len(found)} stretches); next: fill in its column label, then progmem "
-        f"suggest {index} --labels {out} -o more.csv"
+        f"suggest {index} --labels {out} -o MORE.csv"
     )
 
 
