@@ -138,7 +138,7 @@ def test_a_horizon_before_fit_is_refused():
     "options, message",
     [
         ({"size": "huge"}, "model.size must be one of small, tiny, base, custom, got 'huge'"),
-        ({"seed": -1}, "train.seed must be a whole number from 0 up, got -1"),
+        ({"seed": -1}, "train.seed must be a whole number from 0 up, below 4294967296, got -1"),
         ({"settings": "train.steps=3"}, "settings must be texts such as"),
         ({"settings": ("train.seed=3",)}, "'train.seed=3' in settings is the parameter seed"),
         ({"settings": ("train.step=3",)}, "did you mean 'train.steps'?"),
