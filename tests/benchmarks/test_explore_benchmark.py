@@ -114,11 +114,12 @@ def test_all_labels_are_as_accurate_as_can_be(tmp_path):
 
 
 def test_the_distance_from_what_was_before_is_that_of_a_loop():
-    x = np.random.default_rng(0).normal(size=90)
+    x = np.random.default_rng(0).normal(size=(90, 2))
     found = explore_series.unlike_before(x, 12, 4, normalised=False)
+    assert len(found) == 20
     for i in range(len(found)):
-        before = [np.linalg.norm(x[4 * i : 4 * i + 12] - x[4 * j : 4 * j + 12])
-                  for j in range(i) if 4 * j + 12 <= 4 * i]  # fmt: skip
+        before = [np.linalg.norm(x[4 * i : 4 * i + 12] - x[j : j + 12])
+                  for j in range(4 * i) if j + 12 <= 4 * i]  # fmt: skip
         expected = min(before, default=np.nan)
         np.testing.assert_allclose(found[i], expected, atol=1e-6)
 
