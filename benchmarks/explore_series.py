@@ -92,7 +92,7 @@ def segmented(name: str, series: Series, idx: explore.Index) -> list[dict[str, A
 
 
 def unlike_before(x: np.ndarray, m: int, hop: int, *, normalised: bool) -> np.ndarray:
-    """Of x (L, C), for stretches every ``hop`` samples: how far the nearest before is that is apart.
+    """For stretches of x (L, C) every ``hop`` samples: how far the nearest before is that is apart.
 
     Those before begin at every sample.
     """

@@ -7,6 +7,7 @@ import pytest
 from explore_setup import made_index
 
 from progmem import explore
+from progmem.errors import InputError
 from progmem.explore import novelty, regimes
 from progmem.explore.shapes import FAINT
 
@@ -88,6 +89,13 @@ def test_windows_share_their_neighbours_and_none_that_overlaps_it():
     )
     few = regimes._neighbours(points[:8], np.arange(8))  # all of the three overlap
     assert not few.any()
+
+
+def test_more_segments_than_blocks_can_tell_apart_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(regimes, "MOST", 40)
+    idx = with_means(tmp_path, [40, 60], [A, B])
+    with pytest.raises(InputError, match="at most 16 segments are looked for in 100 windows"):
+        explore.segment(idx, "r0", count=20)
 
 
 def worth(kernel, ends):

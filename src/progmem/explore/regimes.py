@@ -143,6 +143,10 @@ def _boundaries(windows: Windows, count: int | None, penalty: float) -> np.ndarr
         rows=windows.rows[width // 2 : m * width : width],
     )
     shortest = max(min(width, 2), -(-SHORTEST // width))  # a block between two is no segment
+    if count is not None and count * shortest > m:
+        raise InputError(
+            f"at most {m // shortest} segments are looked for in {n} windows, got count={count}"
+        )
     found = best_ends(_kernel(blocks), shortest, count, penalty * PENALTY)
     ends = np.append(found[:-1] * width, n)
     return ends if width == 1 else _refined(windows, ends, width)
