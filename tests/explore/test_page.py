@@ -164,6 +164,7 @@ def test_a_label_is_of_the_stretch_that_a_key_before_it_went_to(page):
     drag(page.tab, 0.1, 0.2)
     page.tab.wait_for_selector("#similar .card")
     page.call("wave")
+    page.tab.wait_for_selector("#classes .class")
     for count in (2, 3, 4):  # of another stretch each time
         before = page.text("#marked")
         page.tab.evaluate(
