@@ -1,6 +1,6 @@
 """Does the explorer find what is there? Each function beside what raw values give.
 
-    python -m benchmarks.explore boundaries search labels series --work DIR --data-dir DATA
+    python -m benchmarks.explore boundaries search labels oddities series --work DIR --data-dir DATA
 
 Splices and recordings of the built-in sample and of HAR; all that is asked is of people who are
 held out, and what other methods need chosen is chosen on people the model was trained on. The
@@ -15,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import explore_boundaries, explore_labels, explore_search, explore_series
+from benchmarks import (
+    explore_boundaries,
+    explore_labels,
+    explore_oddities,
+    explore_search,
+    explore_series,
+)
 from benchmarks.explore_archives import (
     LONGEST,
     PIECES,
@@ -68,6 +74,11 @@ PARTS: dict[str, Callable[[Archive, PMT, Path], list[dict[str, Any]]]] = {
     "boundaries": boundaries,
     "search": search,
     "labels": labels,
+    "oddities": explore_oddities.compare,
+}
+ASKED: dict[str, tuple[str, ...]] = {
+    "oddities": ("sample",),
+    "series": tuple(explore_series.SERIES),
 }
 CONFIG: dict[str, dict[str, Any]] = {
     "boundaries": {
@@ -79,6 +90,10 @@ CONFIG: dict[str, dict[str, Any]] = {
         "kernels": explore_search.KERNELS,
     },
     "labels": {"share": explore_labels.SHARE, "most": explore_labels.MOST},
+    "oddities": {
+        "seconds": explore_oddities.SECONDS, "faded": explore_oddities.FADED,
+        "noise": explore_oddities.NOISE, "hidden": explore_oddities.HIDDEN,
+    },
     "series": {"settings": explore_series.SETTINGS},
 }  # fmt: skip
 
@@ -136,6 +151,30 @@ def labels_table(rows: list[Result]) -> str:
     return markdown(["set", "stretches", "labels needed", "accuracy with all labels, %"], lines)
 
 
+def oddities_table(rows: list[Result]) -> str:
+    """Mean area of each kind by method and share of hits, and the means over kinds by length."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    longest = max(row["seconds"] for row in rows)
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+
+    def cells(chosen: list[Result]) -> list[str]:
+        found = []
+        for method in methods:
+            own = [row for row in chosen if row["method"] == method]
+            area, hits = (np.mean([np.mean(row[key]) for row in own]) for key in ("auc", "hit"))
+            found.append(f"{area:.3f} / {hits:.2f}")
+        return found
+
+    lines = [
+        [kind, *cells([row for row in rows if (row["seconds"], row["kind"]) == (longest, kind)])]
+        for kind in kinds
+    ]
+    for seconds in sorted({row["seconds"] for row in rows}, reverse=True):
+        own = [row for row in rows if row["seconds"] == seconds]
+        lines.append([f"mean of all, {seconds:g} s", *cells(own)])
+    return markdown([f"oddity of {longest:g} s", *methods], lines)
+
+
 def series_table(rows: list[Result]) -> str:
     """Boundaries and anomalies of the series of aeon."""
     lines = []
@@ -151,6 +190,7 @@ def series_table(rows: list[Result]) -> str:
 RENDER: dict[str, Callable[[list[Result]], str]] = {
     "boundaries": boundaries_table,
     "labels": labels_table,
+    "oddities": oddities_table,
     "search": search_table,
     "series": series_table,
 }
@@ -174,7 +214,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=record.RESULTS)
     chosen = parser.parse_args()
     for part in chosen.parts:
-        for name in chosen.sets or (explore_series.SERIES if part == "series" else SPLICES):
+        for name in chosen.sets or ASKED.get(part, tuple(SPLICES)):
             rows = measure(part, name, chosen.work, chosen.data_dir)
             result = {"part": part, "config": CONFIG[part], "seeds": [0], **record.environment(),
                       "rows": rows}  # fmt: skip

@@ -31,6 +31,7 @@ from progmem.explore.axes import Axes
 from progmem.explore.findings import Findings
 from progmem.explore.server import serving
 from progmem.explore.session import Session
+from progmem.explore.windows import PARTS
 from progmem.report import record
 from progmem.report.tables import markdown
 
@@ -95,7 +96,8 @@ def made_recording(samples: int, windows: int, folder: Path) -> tuple[explore.In
         all_vectors=np.load(folder / "vectors.npy", mmap_mode="r"),
         channel_values=np.stack([by_window.mean(1), by_window.std(1)], axis=1),
         channels=ChannelInfo(("x", "y", "z"), (), RATE), calendars=[None],
-        axes=Axes(*(torch.zeros(1, dtype=torch.float64),) * 3), sha256="",
+        all_points=by_window[:, : h // PARTS * PARTS].reshape(windows, PARTS, -1, CHANNELS).mean(2),
+        axes=Axes(*(torch.ones(2 * CHANNELS, dtype=torch.float64),) * 4), sha256="",
     )  # fmt: skip
     return idx, Recording("made", values, columns=("x", "y", "z"), rate=RATE)
 

@@ -4,8 +4,10 @@ A tiny model is trained without labels on each series alone, by the default reci
 steps. Boundaries: how far the true ones are from the nearest one that is told, in % of the series,
 where the number is known. Anomalies: the area under the ROC curve of `surprise` over samples, and
 whether the most surprising stretch is at an anomaly; the first tenth of a series, which has little
-before it, is not scored. Beside them ClaSP with the period that aeon gives for a series, and the
-distance of a stretch of values from the nearest one before it, z-normalised and not.
+before it, is not scored. A sample is scored by the mean of the stretches that it lies in. Beside
+them ruptures on values and on their mean and deviation, ClaSP with the period that aeon gives for a
+series, and the distance of a stretch of values from the nearest one before it, from any sample on,
+z-normalised and not.
 
 Shapes: L samples, n stretches, m samples of a stretch.
 """
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.explore_boundaries import Given, by_segment, on_statistics
+from benchmarks.explore_boundaries import EVERY, Given, by_segment, on_statistics, on_values
 from progmem import explore
 from progmem.config import read_config
 from progmem.data.recordings import Recording
@@ -76,6 +78,9 @@ def segmented(name: str, series: Series, idx: explore.Index) -> list[dict[str, A
     clasp = ClaSPSegmenter(series.period, n_cps=count - 1)
     found = {
         "segment": by_segment(given, count=count),
+        "ruptures, values": on_values(
+            given, float(EVERY * idx.window), count=count, kernel="rbf", pen=1.0
+        ),
         "ruptures, mean and deviation": on_statistics(given, count=count, kernel="rbf", pen=1.0),
         "ClaSP": sorted(map(int, clasp.fit_predict(series.values))),
     }
@@ -87,40 +92,49 @@ def segmented(name: str, series: Series, idx: explore.Index) -> list[dict[str, A
 
 
 def unlike_before(x: np.ndarray, m: int, hop: int, *, normalised: bool) -> np.ndarray:
-    """For stretches every ``hop`` samples: the distance from the nearest before that is apart."""
-    pieces = sliding_window_view(x, m)[::hop].copy()
+    """For stretches of x (L, C) every ``hop`` samples: how far the nearest before is that is apart.
+
+    Those before begin at every sample.
+    """
+    pieces = sliding_window_view(x, m, axis=0)  # (L - m + 1, C, m)
     if normalised:
-        spread = pieces.std(1, keepdims=True)
-        pieces = (pieces - pieces.mean(1, keepdims=True)) / np.where(spread > 1e-9, spread, 1)
-    squares = np.square(pieces).sum(1)
-    found = np.full(len(pieces), np.nan)
-    apart = -(-m // hop)
-    for i in range(apart, len(pieces)):
-        before = slice(0, i - apart + 1)
-        found[i] = (squares[before] + squares[i] - 2 * pieces[before] @ pieces[i]).min()
-    return np.sqrt(found.clip(0))
+        spread = pieces.std(2, keepdims=True)
+        pieces = (pieces - pieces.mean(2, keepdims=True)) / np.where(spread > 1e-9, spread, 1)
+    pieces = pieces.reshape(len(pieces), -1)
+    squares, at = np.square(pieces).sum(1), np.arange(0, len(pieces), hop)
+    apart = squares[at][:, None] + squares - 2 * pieces[at] @ pieces.T
+    nearest = np.where(np.arange(len(pieces)) <= at[:, None] - m, apart.clip(0), np.inf).min(1)
+    return np.sqrt(np.where(np.isinf(nearest), np.nan, nearest))
+
+
+def of_samples(scores: np.ndarray, first: int, h: int, L: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which samples are scored, (L,), and the mean of the stretches that they lie in.
+
+    ``scores`` are those of the stretch from each window of ``h`` samples on; counted are those from
+    window ``first`` on.
+    """
+    total, count = np.zeros(L), np.zeros(L)
+    for i in range(first, len(scores)):
+        total[i * h : (i + STRETCH) * h] += scores[i]
+        count[i * h : (i + STRETCH) * h] += 1
+    return count > 0, total / count.clip(1)
 
 
 def surprised(name: str, series: Series, idx: explore.Index) -> list[dict[str, Any]]:
-    """A sample is scored by the mean of the stretches that it lies in."""
     assert series.anomalous is not None
     h, L = idx.window, len(series.values)
     m, first = STRETCH * h, -(-L // (10 * h))  # behind the first tenth
-    rows = []
+    values, rows = series.values[:, None], []
     for method, scores in {  # of the stretch from each window on
         "surprise": explore.surprise(idx, name)[STRETCH - 1 :],
-        "z-normalised values": unlike_before(series.values, m, h, normalised=True),
-        "values": unlike_before(series.values, m, h, normalised=False),
+        "z-normalised values": unlike_before(values, m, h, normalised=True),
+        "values": unlike_before(values, m, h, normalised=False),
     }.items():
-        total, count = np.zeros(L), np.zeros(L)
-        for i in range(first, len(scores)):
-            total[i * h : i * h + m] += scores[i]
-            count[i * h : i * h + m] += 1
-        known = count > 0
+        known, score = of_samples(scores, first, h, L)
         best = (first + int(np.argmax(scores[first:]))) * h
         rows.append({
             "series": name, "method": method, "stretch": m,
-            "auc": float(roc_auc_score(series.anomalous[known], total[known] / count[known])),
+            "auc": float(roc_auc_score(series.anomalous[known], score[known])),
             "highest": [best, best + m], "hit": bool(series.anomalous[best : best + m].any()),
         })  # fmt: skip
     return rows

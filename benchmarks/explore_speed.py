@@ -42,7 +42,7 @@ def large_index(folder: Path) -> explore.Index:
     small = explore.index(untrained_model(recordings, cfg), recordings, folder / "small", log=None)
     rows = np.random.default_rng(0).integers(len(small), size=WINDOWS)
     found = {}
-    for name in ("all_vectors", "channel_values"):
+    for name in ("all_vectors", "channel_values", "all_points"):
         np.save(folder / f"{name}.npy", getattr(small, name)[rows])
         found[name] = np.load(folder / f"{name}.npy", mmap_mode="r")
     each = WINDOWS // RECORDINGS

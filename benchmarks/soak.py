@@ -112,7 +112,10 @@ def kept_files(folder: Path) -> dict[str, Kept]:
 
     def index() -> Any:
         found = explore.open_index(folder / "index")
-        values = found.all_vectors, found.channel_values, found.axes._asdict(), found.starts
+        values = (
+            found.all_vectors, found.channel_values, found.all_points, found.axes._asdict(),
+            found.starts,
+        )  # fmt: skip
         return values, found.names, found.lengths, found.window, found.channels, found.calendars
 
     def labels() -> Any:

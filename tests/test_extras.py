@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import progmem
-from progmem import baselines, explore
+from progmem import baselines
 from progmem.cli import main
 from progmem.explore.start import page_of
 from progmem.probes.comparison import minirocket
@@ -42,12 +42,6 @@ def page():
         pass
 
 
-def made_index():
-    """In the folder kept."""
-    waves = np.random.default_rng(0).normal(size=(2, 400, 1))
-    return explore.index(progmem.PMT(CFG), waves, "kept")
-
-
 NEEDS = [  # a package, its extra, and what needs it
     ("aeon", "data", lambda: read("x.ts")),
     ("aeon", "data", lambda: read("x.arff")),
@@ -62,7 +56,6 @@ NEEDS = [  # a package, its extra, and what needs it
     ("xlstm", "baselines", xlstm),
     ("dash", "explore", page),
     ("plotly_resampler", "explore", page),
-    ("ruptures", "explore", lambda: explore.segment(made_index(), "series 0")),
     ("onnx", "export", lambda: export("x.onnx")),
     ("onnxruntime", "export", lambda: export("x.onnx")),
     ("onnxscript", "export", lambda: export("x.onnx")),
@@ -126,7 +119,6 @@ def test_what_needs_a_package_names_it_and_its_extra(package, extra, call, witho
         ("obspy", "forecast x.mseed --horizon 3"),
         ("aeon", "index run x.ts -o out"),
         ("dash", "explore"),
-        ("ruptures", "segment kept -o t.csv"),
         ("onnx", "export model -o m.onnx"),
     ],
 )
@@ -137,8 +129,6 @@ def test_a_command_says_it_in_one_line(package, command, without, capsys):
     if command.startswith(("export", "index")):
         model.save("model")
         command = command.replace(" run ", " model ")
-    elif command.startswith("segment"):
-        made_index()
         capsys.readouterr()
     without(package)
     assert main(command.split()) == 2

@@ -7,7 +7,13 @@ import pytest
 from explore_setup import made_index
 
 from benchmarks import explore as benchmark
-from benchmarks import explore_boundaries, explore_labels, explore_search, explore_series
+from benchmarks import (
+    explore_boundaries,
+    explore_labels,
+    explore_oddities,
+    explore_search,
+    explore_series,
+)
 from benchmarks.explore_archives import Known, _sessions, splices
 from progmem.data.recordings import Recording
 
@@ -114,13 +120,34 @@ def test_all_labels_are_as_accurate_as_can_be(tmp_path):
 
 
 def test_the_distance_from_what_was_before_is_that_of_a_loop():
-    x = np.random.default_rng(0).normal(size=90)
+    x = np.random.default_rng(0).normal(size=(90, 2))
     found = explore_series.unlike_before(x, 12, 4, normalised=False)
+    assert len(found) == 20
     for i in range(len(found)):
-        before = [np.linalg.norm(x[4 * i : 4 * i + 12] - x[4 * j : 4 * j + 12])
-                  for j in range(i) if 4 * j + 12 <= 4 * i]  # fmt: skip
+        before = [np.linalg.norm(x[4 * i : 4 * i + 12] - x[j : j + 12])
+                  for j in range(4 * i) if j + 12 <= 4 * i]  # fmt: skip
         expected = min(before, default=np.nan)
         np.testing.assert_allclose(found[i], expected, atol=1e-6)
+
+
+def test_a_sample_is_scored_by_the_stretches_that_it_lies_in():
+    known, score = explore_series.of_samples(np.array([9.0, 9.0, 1.0, 4.0]), 2, 2, 18)
+    assert known.tolist() == 4 * [False] + 12 * [True] + 2 * [False]
+    assert score[4:16].tolist() == [1, 1, *8 * [2.5], 4, 4]
+
+
+def test_an_oddity_is_where_it_is_said_to_be_and_nowhere_else():
+    given = [known([i % 2] * 900, person=0, name=str(i)) for i in range(3)]
+    found = explore_oddities.oddities(given, 1.0, 0)
+    assert [one.kind for one in found] == 3 * list(explore_oddities.NAMES)
+    for number, one in enumerate(found):
+        before = given[number // 7].recording.values
+        changed = np.flatnonzero((one.recording.values != before).any(1))
+        assert 300 <= one.start <= changed[0] and changed[-1] < one.end == one.start + 50
+    x = np.arange(8.0)[:, None]
+    assert explore_oddities.slower(x).ravel().tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    assert explore_oddities.fainter(x).ravel()[[0, 7]].tolist() == pytest.approx([7 / 3, 14 / 3])
+    assert not explore_oddities.held(x).any()
 
 
 def test_boundaries_of_a_series_are_as_far_as_the_nearest_that_was_told():
@@ -139,10 +166,15 @@ def test_every_part_has_a_table():
             {"series": "a", "method": "m", "distance_percent": 1.234},
             {"series": "b", "method": "m", "auc": 0.5, "hit": False},
         ],
+        "oddities": [
+            {"seconds": s, "kind": kind, "method": "m", "auc": [0.25, s], "hit": [True, False]}
+            for s in (0.75, 0.25) for kind in ("a", "b")
+        ],
     }  # fmt: skip
     results = [{"part": part, "rows": found} for part, found in rows.items()]
     text = benchmark.explore_table(results)
     for cell in ("| 0.750 ± 0.250 |", "0.300 ± 0.100", "32.0 ± 39.6, 1 of 2 not by then", "1.23 %",
+                 "| mean of all, 0.75 s | 0.500 / 0.50 |", "| mean of all, 0.25 s | 0.250 / 0.50 |",
                  "AUC 0.500, highest not at an anomaly"):  # fmt: skip
         assert cell in text, text
 

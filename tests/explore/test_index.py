@@ -1,5 +1,7 @@
 """The index of recordings: what describes a window, however it arrives, and what is kept."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +14,7 @@ from progmem.data.dates import Calendar
 from progmem.data.recordings import Recording
 from progmem.errors import InputError
 from progmem.explore import folder as index_folder
-from progmem.explore.windows import WindowStream, window_length, window_starts
+from progmem.explore.windows import WindowStream, parts_of, window_length, window_starts
 from progmem.features import SOFTNESS
 from progmem.pooling import fit_feature_stats
 from progmem.series import Moments
@@ -53,7 +55,7 @@ def test_what_describes_a_window_is_what_a_plain_loop_over_its_samples_and_token
     x, h = torch.randn(1, 100, 2, dtype=torch.float64), window_length(small.cfg)
     stream = WindowStream(small, small.feature_stats.values)
     parts = [stream.push(x), stream.finish()]
-    mean, deviation, tokens, detail, observed = (
+    mean, deviation, tokens, detail, points, observed = (
         torch.cat(p, dim=1) for p in zip(*parts, strict=True)
     )
     stats, z = small.feature_stats.values, small.encode(x)
@@ -63,6 +65,9 @@ def test_what_describes_a_window_is_what_a_plain_loop_over_its_samples_and_token
         inside = x[0, start:end]
         assert torch.allclose(mean[0, w], inside.mean(0))
         assert torch.allclose(deviation[0, w], inside.std(0, correction=0))
+        edges = [i * len(inside) // parts_of(h) for i in range(parts_of(h) + 1)]
+        means = [inside[a : max(b, a + 1)].mean(0) for a, b in pairwise(edges)]
+        assert torch.allclose(points[0, w], torch.stack(means))
         middle = z.token_spans[:, 0] + small.cfg.patch // 2
         here = z.tokens[0, (middle >= start) & (middle < end)].double()
         above = torch.sigmoid((here - stats.median) / (SOFTNESS * stats.scale)).mean(0)
@@ -196,7 +201,7 @@ def test_other_files_are_not_written_over(small, tmp_path):
 def test_a_damaged_index_is_named_and_made_anew(small, tmp_path):
     folder, made = tmp_path / "index", recordings(90)
     whole = explore.index(small, made, folder)
-    for name in ("index.safetensors", "vectors.npy", "channels.npy"):
+    for name in ("index.safetensors", "vectors.npy", "channels.npy", "points.npy"):
         path = folder / name
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -159,6 +159,28 @@ def test_a_person_marks_searches_labels_undoes_and_exports(page, served):
     assert tab.evaluate("() => window.hurt") is None
 
 
+def test_a_label_is_of_the_stretch_that_a_key_before_it_went_to(page):
+    """However soon it is pressed: the page waits for the move, and what is made anew hides none."""
+    drag(page.tab, 0.1, 0.2)
+    page.tab.wait_for_selector("#similar .card")
+    page.call("wave")
+    page.tab.wait_for_selector("#classes .class")
+    for count in (2, 3, 4):  # of another stretch each time
+        before = page.text("#marked")
+        page.tab.evaluate(
+            """keys => { document.activeElement.blur();
+            for (const key of keys)
+              document.body.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); }""",
+            ["n", "1"],
+        )
+        page.tab.wait_for_function(
+            "n => document.querySelector('#counts').innerText.includes(`${n} labels`)", arg=count
+        )
+        page.tab.wait_for_function(
+            "t => document.querySelector('#marked').innerText != t", arg=before
+        )
+
+
 def test_a_view_is_zoomed_moved_and_left_whole(page):
     whole = page.view()
     page.tab.click("label:has-text('zoom')")

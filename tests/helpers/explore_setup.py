@@ -19,9 +19,11 @@ def made_index(folder, lengths, *, window=10, width=4, channels=2, seed=0):
     if len(lengths) > 2:
         gap = slice(starts[2] + 30, starts[2] + 34)
         vectors[gap], values[gap] = 0, np.nan
-    axes = Axes(torch.zeros(1), torch.ones(1), torch.ones(1, width))
+    points = values[:, :1] + rng.normal(size=(starts[-1], 5, channels)).astype(np.float32)
+    size = torch.tensor(float(width) ** 0.5)
+    axes = Axes(torch.zeros(2 * channels), torch.ones(2 * channels), torch.ones(1, width), size)
     return Index(
         folder=folder, names=[f"r{i}" for i in range(len(lengths))], lengths=list(lengths),
-        window=window, starts=starts, all_vectors=vectors, channel_values=values,
+        window=window, starts=starts, all_vectors=vectors, channel_values=values, all_points=points,
         channels=ChannelInfo(), calendars=[None] * len(lengths), axes=axes, sha256="",
     )  # fmt: skip

@@ -25,6 +25,7 @@ class Axes(NamedTuple):
     mean: Tensor  # (F,) float64
     scale: Tensor  # (F,) float64, above 0
     axes: Tensor  # (F, V) float64
+    size: Tensor  # () float64: root mean square of the vectors' lengths
 
     @classmethod
     def fit(cls, groups: Sequence[np.ndarray]) -> "Axes":
@@ -49,7 +50,8 @@ class Axes(NamedTuple):
         # an axis may as well point the other way; its largest number is positive
         sign = np.sign(axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])])
         axes = weight[:, None] * axes * (sign * stretch)
-        return cls(torch.from_numpy(mean), torch.from_numpy(scale), torch.from_numpy(axes))
+        size = np.sqrt((variance * stretch**2).sum())
+        return cls(*map(torch.from_numpy, (mean, scale, axes, np.asarray(size))))
 
     @classmethod
     def of_tensors(cls, held: Mapping[str, Tensor]) -> "Axes":

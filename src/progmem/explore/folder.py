@@ -2,7 +2,8 @@
 
 A stretch of a recording is represented by the mean vector of the windows that it covers.
 
-Shapes: R recordings, n windows of all of them, C channels, V numbers of a vector.
+Shapes: R recordings, n windows of all of them, C channels, V numbers of a vector, P parts of a
+window.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from progmem.data.reader import read_with
 from progmem.data.recordings import ChannelInfo, Recordings, check_order
 from progmem.errors import ArtifactError, InputError
 from progmem.explore.axes import Axes
-from progmem.explore.windows import WindowStream, window_length, window_starts
+from progmem.explore.windows import WindowStream, parts_of, window_length, window_starts
 from progmem.features import FeatureStats
 from progmem.files import make_folder, new_array, read_whole, sha256_of, unfinished
 from progmem.missing import already_told, tell_of_missing
@@ -38,7 +39,7 @@ from progmem.progress import Advance, Log, progress
 from progmem.series import Series
 from progmem.training.run_folder import read_as_trained, run_of
 
-FILE, VECTORS, CHANNELS = "index.safetensors", "vectors.npy", "channels.npy"
+FILE, ARRAYS = "index.safetensors", ("vectors.npy", "channels.npy", "points.npy")
 KIND = "index"
 CHUNK = 16_384  # samples that are described at a time
 FITTED = 16_384  # windows that axes are fitted to
@@ -61,6 +62,7 @@ class Index:
     starts: np.ndarray  # (R + 1,) int64
     all_vectors: np.ndarray  # (n, V) float32 on disk; 0 where nothing is observed
     channel_values: np.ndarray  # (n, 2, C) float32 on disk: mean and deviation, in their units
+    all_points: np.ndarray  # (n, P, C) float32 on disk: means of the parts of a window
     channels: ChannelInfo
     calendars: list[Calendar | None]
     axes: Axes  # by which a description becomes a vector
@@ -93,6 +95,10 @@ class Index:
     def vectors(self, recording: str) -> np.ndarray:
         """The vectors of the windows of a recording, (n, V), on disk."""
         return self.all_vectors[self.rows(recording)]
+
+    def points(self, recording: str) -> np.ndarray:
+        """The means of the parts of the windows of a recording, (n, P, C), on disk."""
+        return self.all_points[self.rows(recording)]
 
     def observed(self, recording: str) -> np.ndarray:
         """Which windows of a recording have an observed sample, (n,)."""
@@ -233,7 +239,7 @@ def _former_note(folder: Path) -> dict[str, Any]:
     """The note of the index in ``folder``, which holds nothing else."""
     if folder.is_file():
         raise InputError(f"{folder} is a file; give an index a folder of its own")
-    if {path.name for path in folder.iterdir()} - {FILE, VECTORS, CHANNELS}:
+    if {path.name for path in folder.iterdir()} - {FILE, *ARRAYS}:
         raise InputError(f"{folder} holds other files; give an index a folder of its own")
     return artifact.read(folder / FILE, KIND).note
 
@@ -256,8 +262,11 @@ def _write(folder: Path, model: PMT, series: Series, note: dict[str, Any], log: 
         if some is not series:
             parts = _described(model, series, stats, advance)
         shape = int(starts[-1]), axes.axes.shape[1]
-        vectors = new_array(folder / VECTORS, "float32", shape)
-        channels = new_array(folder / CHANNELS, "float32", (shape[0], 2, C))
+        shapes = shape, (shape[0], 2, C), (shape[0], parts_of(h), C)
+        vectors, channels, points = arrays = [
+            new_array(folder / name, "float32", one)
+            for name, one in zip(ARRAYS, shapes, strict=True)
+        ]
         for part in parts:
             for b, row in enumerate(part.rows):
                 at = slice(
@@ -268,9 +277,10 @@ def _write(folder: Path, model: PMT, series: Series, note: dict[str, Any], log: 
                     here[:, None], axes.vectors([g[b] for g in part.groups]), 0.0
                 )
                 channels[at] = part.groups[0][b].reshape(-1, 2, C)
-    for array in (vectors, channels):
+                points[at] = part.points[b]
+    for array in arrays:
         array.flush()
-    files = {name: sha256_of(folder / name) for name in (VECTORS, CHANNELS)}
+    files = {name: sha256_of(folder / name) for name in ARRAYS}
     artifact.write(folder / FILE, KIND, axes._asdict(), {**note, "files": files})
 
 
@@ -280,6 +290,7 @@ class Part(NamedTuple):
     rows: Sequence[int]
     first: int  # of the windows
     groups: tuple[np.ndarray, ...]  # (B, n, f) each; of the channels NaN where not observed
+    points: np.ndarray  # (B, n, P, C)
     observed: np.ndarray  # (B, n)
 
 
@@ -298,7 +309,8 @@ def _described(model: PMT, series: Series, stats: FeatureStats, advance: Advance
                 found.append(stream.finish())
             for described in found:
                 groups = tuple(group.cpu().float().numpy() for group in described.groups())
-                yield Part(rows, first, groups, described.observed.cpu().numpy())
+                points, observed = described.points.cpu().float(), described.observed.cpu()
+                yield Part(rows, first, groups, points.numpy(), observed.numpy())
                 first += described.observed.shape[1]
             advance(len(rows) * (stop - start))
 
@@ -368,16 +380,17 @@ def _open(folder: Path) -> Index:
         axes = found.tensors["axes"]
         numbers, vector = axes.shape
         expected = {"mean": shaped(numbers), "scale": shaped(numbers)}
-        check_tensors(found.tensors, {**expected, "axes": shaped(numbers, vector)}, unread)
+        expected |= {"axes": shaped(numbers, vector), "size": shaped()}
+        check_tensors(found.tensors, expected, unread)
         for name, digest in files.items():
             if sha256_of(folder / name) != digest:
                 raise ArtifactError(f"{folder / name} is damaged: its sha256 is another")
-        vectors, channels = (np.load(folder / name, mmap_mode="r") for name in (VECTORS, CHANNELS))
+        vectors, channels, points = (np.load(folder / name, mmap_mode="r") for name in ARRAYS)
     except (ArtifactError, OSError, KeyError, ValueError) as error:
         raise ArtifactError(f"{error}; make the index anew") from error
     return Index(
         folder=folder, names=names, lengths=lengths, window=window, starts=_starts(note),
-        all_vectors=vectors, channel_values=channels,
+        all_vectors=vectors, channel_values=channels, all_points=points,
         channels=ChannelInfo(tuple(columns), tuple(units), rate),
         calendars=[None if one is None else Calendar.of_note(one) for one in calendars],
         axes=Axes.of_tensors(found.tensors), sha256=found.sha256,

@@ -140,6 +140,7 @@ class Live:
         self._windows = WindowStream(model, stats)
         self._vectors = np.empty((0, idx.all_vectors.shape[1]), dtype=np.float32)
         self._statistics = np.empty((0, 2, self.channels), dtype=np.float32)
+        self._points = np.empty((0, *idx.all_points.shape[1:]), dtype=np.float32)
         self._observed = np.empty(0, dtype=bool)
         self._values = np.empty((0, self.channels), dtype=np.float32)  # from the first window on
         self._gone = 0  # samples before that
@@ -154,11 +155,13 @@ class Live:
         self._vectors = np.concatenate([self._vectors, vectors.astype(np.float32)])
         statistics = groups[0].reshape(-1, 2, self.channels)
         self._statistics = np.concatenate([self._statistics, statistics])
+        points = found.points[0].cpu().float().numpy()
+        self._points = np.concatenate([self._points, points])
         self._observed = np.append(self._observed, here)
         self._values = np.concatenate([self._values, values.astype(np.float32)])
         old = max(0, len(self._vectors) - HELD)
         self._vectors, self._observed = self._vectors[old:], self._observed[old:]
-        self._statistics = self._statistics[old:]
+        self._statistics, self._points = self._statistics[old:], self._points[old:]
         self._values = self._values[old * self.base.window :]
         self._gone += old * self.base.window
         self.now = self._as_it_is()
@@ -177,6 +180,7 @@ class Live:
             "starts": np.append(base.starts, base.starts[-1] + n),
             "all_vectors": Joined(base.all_vectors, self._vectors),
             "channel_values": Joined(base.channel_values, self._statistics),
+            "all_points": Joined(base.all_points, self._points),
             "calendars": [*base.calendars, None],
         }  # fmt: skip
         seen = np.append(base.all_observed, self._observed)

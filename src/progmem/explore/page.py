@@ -167,6 +167,18 @@ def _told(callback: Callable[..., Any]) -> Callable[..., Any]:
     return told
 
 
+def _wishes() -> list[tuple[Any, Any]]:
+    """What was clicked, pressed or dragged, and its value; several come at once if they are quick.
+
+    What has just been made is among them without a value, and asks for nothing.
+    """
+    return [
+        (ctx.triggered_prop_ids[one["prop_id"]], one["value"])
+        for one in ctx.triggered
+        if one["value"] or one["value"] == 0
+    ]
+
+
 def _moves(app: Dash, findings: Findings) -> None:
     @app.callback(
         Output("place", "data"),
@@ -185,12 +197,12 @@ def _moves(app: Dash, findings: Findings) -> None:
     )
     @_told
     def move(recording: int, *given: Any) -> tuple[Any, ...]:
-        place = _place(findings, given[-1])
+        there = place = _place(findings, given[-1])
+        for asked, value in _wishes():
+            there = moved(findings, there, asked, value) or there
         # what a page begins with is no wish of anybody's: it goes where it was before
-        there = moved(findings, place, ctx.triggered_id, ctx.triggered[0]["value"])
-        if there is None and ctx.triggered_id is not None:
+        if there == place and ctx.triggered_id is not None:
             raise PreventUpdate
-        there = there or place
         marked = findings.stretch(there)
         same = ctx.triggered_id is not None and marked == findings.stretch(place)
         return (
@@ -345,29 +357,34 @@ def _labels(app: Dash, findings: Findings) -> None:
         Input("name", "n_submit"),
         Input("erase", "n_clicks"),
         Input("undo", "n_clicks"),
+        Input("place", "data"),  # so that a label waits for a move that is on its way
         State("name", "value"),
-        State("place", "data"),
         prevent_initial_call=True,
     )
     @_told
-    def label(_: Any, __: Any, ___: Any, ____: Any, name: str, kept: Any) -> Any:
-        if not ctx.triggered[0]["value"]:  # a button that has just been made
+    def label(*given: Any) -> Any:
+        *_, kept, name = given
+        said = [
+            labelled(asked, name or "", kept)
+            for asked, value in _wishes() if asked != "place" and value
+        ]  # fmt: skip
+        if not any(said):
             raise PreventUpdate
-        asked = ctx.triggered_id
+        return findings.revision, "", ", ".join(filter(None, said)), ""
+
+    def labelled(asked: Any, name: str, kept: Any) -> str:
+        """Do what was asked for; what was done, in words."""
         if asked == "undo":
-            said = findings.undo()
-        else:
-            place = _place(findings, kept)
-            stretch = findings.stretch(place)
-            if stretch is None:
-                raise InputError("mark a stretch first: drag over the recording")
-            if asked == "name" and not (name or "").strip():
-                raise PreventUpdate
-            given = {"name": name, "erase": ""}.get(str(asked))
-            if given is None:
-                given = findings.session.classes[asked["name"]]
-            said = findings.name(stretch, given)
-        return findings.revision, "", said, ""
+            return findings.undo()
+        stretch = findings.stretch(_place(findings, kept))
+        if stretch is None:
+            raise InputError("mark a stretch first: drag over the recording")
+        if asked == "name" and not name.strip():
+            return ""
+        given = {"name": name, "erase": ""}.get(str(asked))
+        if given is None:
+            given = findings.session.classes[asked["name"]]
+        return findings.name(stretch, given)
 
     @app.callback(
         Output("revision", "data"),

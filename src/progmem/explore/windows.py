@@ -4,10 +4,12 @@ A window is as many samples as lie between the starts of two windows of the mode
 recording goes on to its end. Its description is the mean and the standard deviation of each
 channel, the share of its tokens above the training median of each feature, and the detail below the
 tokens (`progmem.detail`). These three are the best of those that were compared (docs/LOG.md,
-2026-11-18). Recordings go through a stream, so memory does not grow with their length.
+2026-11-18). Beside them are the means of a few parts of its samples, by which the shapes of
+stretches are compared (`progmem.explore.shapes`). Recordings go through a stream, so memory does
+not grow with their length.
 
 Shapes: B recordings of one length, L samples, C channels, K tokens, D width, H convolutions,
-n windows, h samples of a window, R samples that a convolution reaches to each side.
+n windows, h samples of a window, P parts of it, R samples that a convolution reaches to each side.
 """
 
 import copy
@@ -26,10 +28,17 @@ from progmem.model.pmt import PMT
 from progmem.series import Moments
 from progmem.streaming.stream import Stream
 
+PARTS = 8  # of a window, in which its samples are averaged
+
 
 def window_length(cfg: ModelConfig) -> int:
     """h: so many that every window holds the middle of a token."""
     return max(cfg.stride * cfg.patch_stride, cfg.patch // 2 + cfg.patch_stride)
+
+
+def parts_of(h: int) -> int:
+    """P: the parts of a window of ``h`` samples."""
+    return min(PARTS, h)
 
 
 def window_starts(length: int, h: int) -> range:
@@ -44,6 +53,7 @@ class Described(NamedTuple):
     deviation: Tensor  # (B, n, C)
     tokens: Tensor  # (B, n, D): shares above the median
     detail: Tensor  # (B, n, H): shares of high convolutions
+    points: Tensor  # (B, n, P, C): means of the parts of a window, NaN where not observed
     observed: Tensor  # (B, n): has it any sample
 
     def groups(self) -> tuple[Tensor, ...]:
@@ -143,7 +153,18 @@ class WindowStream:
             seen = observed.unfold(1, length + 2 * R, length).flatten(0, 1)
             sums, number = self.detail.sums(pieces, seen)
             shares = (sums / number.clamp(min=1)).float().view(B, n, -1)
-        return Described(mean, deviation, self._tokens(start, n, length), shares, count.sum(2) > 0)
+        tokens, points = self._tokens(start, n, length), self._points(values, there, length)
+        return Described(mean, deviation, tokens, shares, points, count.sum(2) > 0)
+
+    def _points(self, values: Tensor, there: Tensor, length: int) -> Tensor:
+        """Means (B, n, P, C) of the parts of windows (B, n, length, C)."""
+        part = torch.arange(parts_of(self.h) + 1, device=values.device)
+        edge = part * length // parts_of(self.h)
+        first, last = edge[:-1], torch.maximum(edge[1:], edge[:-1] + 1)
+        total, count = (
+            F.pad(x.cumsum(2), (0, 0, 1, 0)) for x in (values.nan_to_num(), there.to(values.dtype))
+        )
+        return (total[:, :, last] - total[:, :, first]) / (count[:, :, last] - count[:, :, first])
 
     def _tokens(self, start: int, n: int, length: int) -> Tensor:
         """Shares of tokens above the median, (B, n, D); a token is where its middle is."""
