@@ -76,7 +76,6 @@ def test_a_search_between_samples_or_dates_writes_what_the_library_finds(idx):
 
 
 def test_regimes_of_all_recordings_or_of_one(idx):
-    pytest.importorskip("ruptures")
     table = ask("segment idx -o all.csv")
     found = [segment for name in idx.names for segment in explore.segment(idx, name)]
     columns = table[["series", "start", "end", "regime"]]
@@ -156,8 +155,6 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("command", QUESTIONS.values(), ids=QUESTIONS)
 def test_a_command_says_what_was_written_and_what_comes_next_or_nothing(command, idx, capsys):
-    if command.startswith("segment"):
-        pytest.importorskip("ruptures")
     shutil.copytree("idx", "again")
     assert main(shlex.split(command)) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -168,7 +165,6 @@ def test_a_command_says_what_was_written_and_what_comes_next_or_nothing(command,
 
 
 def test_gaps_and_odd_names_do_no_harm(idx, capsys):
-    pytest.importorskip("ruptures")
     assert "left out" not in capsys.readouterr().out
     for command in ("segment odd -o s.csv", "surprise odd -o n.csv"):
         table = ask(command)
@@ -242,7 +238,6 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_lost(case, idx, tmp_path
 
 
 def test_on_a_full_disk_what_was_there_before_stays(idx, tmp_path, capsys, monkeypatch):
-    pytest.importorskip("ruptures")
 
     def full(path):
         raise OSError(errno.ENOSPC, "no space")

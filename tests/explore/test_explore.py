@@ -16,8 +16,6 @@ FUNCTIONS = [name for name in explore.__all__ if inspect.isfunction(getattr(expl
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_example_of_a_function_is_true(name):
-    if name == "segment":
-        pytest.importorskip("ruptures")
     text = inspect.getdoc(getattr(explore, name))
     examples = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
     wrong = []
@@ -110,7 +108,6 @@ def test_surprise_of_nothing_is_unknown(tmp_path):
 
 
 def test_one_recording_is_enough_for_every_question(tmp_path):
-    pytest.importorskip("ruptures")
     idx = made_index(tmp_path, [1000])
     labels = [("r0", 0, 100, "a"), ("r0", 500, 600, "b")]
     assert all(not (m.start < 100) for m in explore.search(idx, "r0", 0, 100, k=3))

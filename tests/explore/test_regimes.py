@@ -28,7 +28,6 @@ A, B, C = np.eye(64)[:3] * 6
 def test_boundaries_are_found_to_the_window_and_regimes_that_recur_have_one_number(
     tmp_path, monkeypatch, most
 ):
-    pytest.importorskip("ruptures")
     monkeypatch.setattr(regimes, "MOST", most)
     idx = with_means(tmp_path, [40, 60, 31, 50], [A, B, A, C])
     found = explore.segment(idx, "r0")
@@ -40,7 +39,6 @@ def test_boundaries_are_found_to_the_window_and_regimes_that_recur_have_one_numb
 
 
 def test_noise_has_no_boundaries(tmp_path):
-    pytest.importorskip("ruptures")
     idx = with_means(tmp_path, [300], [A])
     assert explore.segment(idx, "r0") == [explore.Segment("r0", 0, 3000, 0)]
     idx.all_vectors[:], idx.channel_values[:] = 1, 1  # nor has what never changes
@@ -48,7 +46,6 @@ def test_noise_has_no_boundaries(tmp_path):
 
 
 def test_a_regime_that_varies_much_does_not_hide_the_boundaries_of_others(tmp_path):
-    pytest.importorskip("ruptures")
     idx = with_means(tmp_path, [60, 40, 40], [A, A, A])
     rng = np.random.default_rng(0)
     idx.channel_values[:] = rng.normal(size=(140, 2, 2))
@@ -58,7 +55,6 @@ def test_a_regime_that_varies_much_does_not_hide_the_boundaries_of_others(tmp_pa
 
 
 def test_a_change_of_the_vectors_alone_is_a_boundary(tmp_path):
-    pytest.importorskip("ruptures")
     idx = with_means(tmp_path, [50, 70], [A, B])
     idx.channel_values[:] = 1
     assert [s.end for s in explore.segment(idx, "r0")] == [500, 1200]
@@ -126,7 +122,6 @@ def test_no_other_boundaries_are_better(shortest):
 
 
 def test_a_gap_between_two_regimes_belongs_to_none(tmp_path):
-    pytest.importorskip("ruptures")
     idx = with_means(tmp_path, [50, 20, 40], [A, A, B])
     idx.all_vectors[50:70], idx.channel_values[50:70] = 0, np.nan
     assert [s[1:3] for s in explore.segment(idx, "r0")] == [(0, 500), (700, 1100)]
