@@ -15,14 +15,14 @@ import progmem
 from progmem import artifact
 from progmem.cli import main
 from progmem.config import read_config, read_finetune_config
-from progmem.data.labels import LabelledRecordings
+from progmem.data.labels import LabelledRecordings, cut
 from progmem.data.recordings import Recording
 from progmem.data.sets import LabelledSet
 from progmem.errors import ArtifactError, ConfigError, InputError, ModelFolderError
 from progmem.probes import comparison
 from progmem.probes.classify import probe_set
 from progmem.probes.own_data import LabelProbe, compare_on_held_out, compare_on_labels
-from progmem.provenance import TrainedOn, digests, labels_learnt, seen_by
+from progmem.provenance import TrainedOn, digests, labels_learnt, seen_by, seen_of
 from progmem.training.finetune import finetune
 from progmem.training.pretrain import pretrain
 
@@ -85,6 +85,39 @@ def test_a_series_is_known_by_what_it_holds(tuned):
     assert known.labels.tolist() == known.rows.tolist() == [False] * 6 + [True] * 24
     assert not seen_by(model, list(x[:, ::-1])).rows.any()  # turned round it is another
     assert not seen_by(progmem.PMT(model.cfg), list(x)).rows.any()
+
+
+def test_labels_of_a_piece_are_learnt_for_whatever_shares_samples_with_it(tmp_path):
+    whole = labelled(noise(8), coins(8)).recordings
+    pieces = LabelledRecordings([cut(r, 5, 25) for r in whole], coins(8), ("heads", "tails"), {})
+    cfg = read_finetune_config(None, [*FEW, *MANY[:2], "train.epochs=1", "finetune.views=none"])
+    finetune(pieces, tmp_path / "tuned", cfg, log=None)
+    history = progmem.load(tmp_path / "tuned/model").history
+
+    def known(series):
+        (seen,) = zip(*seen_of(history, [series]), strict=True)
+        return tuple(map(bool, seen))
+
+    both, rows_only, nothing = (True, True), (True, False), (False, False)
+    assert known(whole[3]) == known(cut(whole[3], 5, 25)) == both
+    assert known(cut(whole[3], 24, 40)) == known(cut(cut(whole[3], 2, 30), 0, 4)) == both
+    assert known(cut(whole[3], 25, 40)) == known(cut(whole[3], 0, 5)) == rows_only
+    assert known(Recording("a file of its own", whole[3].values[5:25])) == both
+    assert known(Recording("another", noise(1, seed=5)[0])) == nothing
+    with pytest.raises(InputError, match="the labels of 2 of the 2 series that are held out"):
+        again = read_finetune_config(None, [*MANY, "train.epochs=1", "finetune.validation=0.25"])
+        data = LabelledRecordings(whole, coins(8), ("heads", "tails"), {})
+        finetune(data, tmp_path / "more", again, pretrained=tmp_path / "tuned", log=None)
+
+
+def test_pieces_of_a_recording_whose_label_was_learnt_are_not_scored(tuned, files, capsys):
+    spans = "".join(f"x.{i},0,20,a\nx.{i},20,40,b\n" for i in range(12))
+    (files / "spans.csv").write_text(f"series,start,end,label\n{spans}")
+    command = f"classify x.npy --labels spans.csv --model {tuned}/model -o p.csv"
+    assert main(command.split()) == 2
+    assert "with the labels of 24 of the 24 labelled series" in capsys.readouterr().err
+    assert main(f"{command} --allow-seen-labels".split()) == 0
+    assert "LABELS SEEN" in capsys.readouterr().out
 
 
 LEAKS = {  # every command that scores labels of own series

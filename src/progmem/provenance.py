@@ -1,9 +1,11 @@
 """What a network has seen, kept inside the model, so that scores on it can be refused or marked.
 
 A series is known by a digest of what it holds (`content_hash`), so names, files and folders do not
-matter. One that was changed in any sample, or cut otherwise, is another series.
+matter. One that was changed in any sample is another series. A piece of a recording is known by the
+recording too, and by its place there: labels of a piece are learnt for whatever shares samples with
+it. A piece that was cut before progmem has read it is another series.
 
-Shapes: R series, L samples, C channels.
+Shapes: R series, P pieces, L samples, C channels.
 """
 
 import base64
@@ -22,6 +24,7 @@ from progmem.errors import ArtifactError, InputError
 
 DIGITS = 16  # of a digest: among a million series, two agree by chance once in 37 million times
 NONE = np.empty(0, dtype=np.uint64)
+NO_PIECES = np.empty((0, 3), dtype=np.uint64)
 
 
 class TrainedOn(NamedTuple):
@@ -32,21 +35,27 @@ class TrainedOn(NamedTuple):
     rows: np.ndarray = NONE  # digests; none are known of trainings by version 0.1.0
     labelled: np.ndarray = NONE
     with_labels: bool = False
+    pieces: np.ndarray = NO_PIECES  # (P, 3) of recordings whose labels were learnt, as `places` has
 
     @classmethod
     def of(
-        cls, rows: np.ndarray, source: Mapping[str, Any], *, labelled: np.ndarray | None = None
+        cls,
+        rows: np.ndarray,
+        source: Mapping[str, Any],
+        *,
+        labelled: np.ndarray | None = None,
+        pieces: np.ndarray = NO_PIECES,
     ) -> "TrainedOn":
         """A training on the series with these digests, of ``labelled`` with their labels."""
         name, split = (str(source.get(key, "")) for key in ("name", "split"))
         learnt = NONE if labelled is None else np.unique(labelled)
-        return cls(name, split, np.unique(rows), learnt, labelled is not None)
+        return cls(name, split, np.unique(rows), learnt, labelled is not None, pieces)
 
     def to_note(self) -> dict[str, Any]:
         """For the note of a model."""
         return {
             "name": self.name, "split": self.split, "with_labels": self.with_labels,
-            "rows": pack(self.rows), "labelled": pack(self.labelled),
+            "rows": pack(self.rows), "labelled": pack(self.labelled), "pieces": pack(self.pieces),
         }  # fmt: skip
 
     @classmethod
@@ -56,7 +65,11 @@ class TrainedOn(NamedTuple):
             raise ArtifactError(f"{where}: a training in its note is {str(note)[:60]!r}")
         name, split = (noted(note, key, str, where) for key in ("name", "split"))
         rows, labelled = (unpack(note, key, where) for key in ("rows", "labelled"))
-        return cls(name, split, rows, labelled, noted(note, "with_labels", bool, where))
+        pieces = unpack(note, "pieces", where) if "pieces" in note else NONE
+        if len(pieces) % 3:
+            raise ArtifactError(f"{where}: pieces in its note holds no pieces of recordings")
+        with_labels = noted(note, "with_labels", bool, where)
+        return cls(name, split, rows, labelled, with_labels, pieces.reshape(-1, 3))
 
 
 History = tuple[TrainedOn, ...]  # trainings of a network, the first one first
@@ -79,6 +92,24 @@ def digests(series: Iterable[Any]) -> np.ndarray:
     return np.array([int(content_hash(values)[:DIGITS], 16) for values in series], dtype=np.uint64)
 
 
+def places(recordings: Sequence[Recording]) -> np.ndarray:
+    """Digest of the whole recording, and first and last sample of it, of each of these, (R, 3)."""
+    known: dict[int, int] = {}  # digests of wholes, which pieces share
+    found = np.empty((len(recordings), 3), dtype=np.uint64)
+    for i, (one, bare) in enumerate(zip(recordings, without_covariates(recordings), strict=True)):
+        whole, start = (bare.values, 0) if one.whole is None else (one.whole, one.start)
+        if id(whole) not in known:
+            width = bare.values.shape[1]  # a calendar comes before the other channels
+            (known[id(whole)],) = digests([whole[:, whole.shape[1] - width :]])
+        found[i] = known[id(whole)], start, start + len(bare.values)
+    return found
+
+
+def pieces_of(recordings: Sequence[Recording]) -> np.ndarray:
+    """The `places` of those that were cut from a recording, (P, 3)."""
+    return places([one for one in recordings if one.whole is not None])
+
+
 def history_of(encoder: Any) -> History:
     """The trainings of an encoder; an encoder that keeps no account of any has had none."""
     return getattr(encoder, "history", None) or ()
@@ -99,6 +130,21 @@ def seen_in(history: History, digests: np.ndarray) -> Seen:
         _in_any([training.rows for training in history], digests),
         _in_any([training.labelled for training in history], digests),
     )
+
+
+def seen_of(history: History, recordings: Sequence[Recording]) -> Seen:
+    """What a network with this history knows of recordings, and of whatever they are pieces of."""
+    if not history:
+        return Seen(*np.zeros((2, len(recordings)), dtype=bool))
+    where = places(recordings)
+    own, whole = (seen_in(history, found) for found in (digests_of(recordings), where[:, 0]))
+    learnt = np.concatenate([NO_PIECES, *(training.pieces for training in history)])
+    shared = [
+        bool(((learnt[:, 0] == digest) & (learnt[:, 1] < end) & (start < learnt[:, 2])).any())
+        for digest, start, end in where
+    ]
+    labels = own.labels | whole.labels | np.array(shared, dtype=bool)
+    return Seen(own.rows | whole.rows, labels)
 
 
 def labels_learnt(history: History, name: str, digests: np.ndarray) -> np.ndarray:

@@ -165,6 +165,7 @@ def cut(recording: Recording, start: int, end: int) -> Recording:
     return recording._replace(
         name=f"{recording.name}[{start}:{end}]", values=recording.values[start:end],
         origin=recording.origin or recording.name, start=recording.start + start,
+        whole=recording.values if recording.whole is None else recording.whole,
         calendar=calendar.moved(start) if calendar is not None else None,
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ class Recording(NamedTuple):
     units: tuple[str, ...] = ()  # of the channels, "" where it is not known
     rate: float | None = None  # samples per second
     calendar: Calendar | None = None  # the dates of its samples
+    whole: Any = None  # all of ``origin``, of a piece
 
 
 class ChannelInfo(NamedTuple):

@@ -218,16 +218,18 @@ def compare_on_labels(
     x: Sequence[Any],
     *,
     recordings: np.ndarray | None = None,
+    seen: Seen | None = None,
     allow_seen_labels: bool = False,
 ) -> Comparison:
     """A fitted probe beside what it is worth comparing with, on its labelled series ``x``.
 
     Each is predicted from the others. Of more than `MAX_SERIES` some are drawn; series of one of
     the ``recordings`` (B,) stay together. An encoder that has learnt labels of ``x`` is refused,
-    or with ``allow_seen_labels`` its scores are marked.
+    or with ``allow_seen_labels`` its scores are marked. What it has ``seen`` of ``x`` is looked up
+    by samples alone where it is not given.
     """
     log = probe.log
-    seen = seen_by(probe.encoder, x)
+    seen = seen_by(probe.encoder, x) if seen is None else seen
     check_labels_unseen(seen.labels, "labelled series", allow=allow_seen_labels)
     chosen = compared_series(probe.y)
     x, y = [x[i] for i in chosen], probe.y[chosen]

@@ -28,7 +28,7 @@ from progmem.model.saving import AnyEncoder, load, weights_sha256
 from progmem.names import to_cell
 from progmem.probes.own_data import POOLING, LabelProbe, Prediction, compare_on_labels
 from progmem.progress import Log
-from progmem.provenance import check_labels_unseen, seen_by
+from progmem.provenance import check_labels_unseen, history_of, seen_of
 from progmem.series import Series
 from progmem.training.classifier import SequenceClassifier
 from progmem.training.run_folder import history_in, read_as_trained, run_of
@@ -103,7 +103,8 @@ def classify_files(
     known = [recordings[i] for i in np.flatnonzero(drop_missing_labels(y)[0])]
     series = [recording.values for recording in known]
     encoder.history = history_in(run, encoder)
-    check_labels_unseen(seen_by(encoder, series).labels, "labelled series", allow=allow_seen_labels)
+    seen = seen_of(history_of(encoder), known)
+    check_labels_unseen(seen.labels, "labelled series", allow=allow_seen_labels)
     fitted = LabelProbe(encoder, pooling=pooling or POOLING, columns=columns, log=log)
     fitted.fit([r.values for r in recordings], y)
     if log is not None:
@@ -115,8 +116,9 @@ def classify_files(
         _write(out, targets, whole, predicted, keep=lambda: fitted.save(kept))
     if log is not None:  # last, since it may take the longest, and is only told
         found = compare_on_labels(
-            fitted, series, recordings=origins_of(known), allow_seen_labels=allow_seen_labels
-        )
+            fitted, series, recordings=origins_of(known), seen=seen,
+            allow_seen_labels=allow_seen_labels,
+        )  # fmt: skip
         log("\n".join(found.lines()))
         if out is None:
             log("nothing was written; give -o predictions.csv to keep predictions")

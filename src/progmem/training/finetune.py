@@ -49,6 +49,8 @@ from progmem.provenance import (
     digests_of,
     history_of,
     labels_learnt,
+    pieces_of,
+    seen_of,
 )
 from progmem.report import record
 from progmem.series import ChannelStats, Series
@@ -217,7 +219,8 @@ def _check_seen(
         test = provenance.digests(data.test)
         check_test_series(history, digests, test, name=name, split=data.source["split"])
     used = np.isin(np.arange(len(digests)), parts.labelled)
-    known = labels_learnt(history, name, digests)[~used]
+    known = labels_learnt(history, name, digests) | seen_of(history, data.recordings).labels
+    known = known[~used]
     return check_labels_unseen(
         known, "series that are held out here, or whose labels are not used", allow=allow
     )
@@ -259,7 +262,13 @@ def _train(
         log(f"{out} has finished its {total} steps")
     learner.eval().learnt = digests[parts.labelled]
     if not cfg.finetune.only_head:
-        now = TrainedOn.of(digests[parts.train], data.source, labelled=digests[parts.labelled])
+        seen, learnt = (
+            [data.recordings[i] for i in rows] for rows in (parts.train, parts.labelled)
+        )
+        now = TrainedOn.of(
+            np.append(digests[parts.train], pieces_of(seen)[:, 0]), data.source,
+            labelled=digests[parts.labelled], pieces=pieces_of(learnt),
+        )  # fmt: skip
         encoder.history = (*history_of(encoder), now)
     frozen = cfg.finetune.only_head  # with its statistics, if it has any
     if not (frozen and encoder.feature_stats.values):
