@@ -154,8 +154,11 @@ def _boundaries(windows: Windows, count: int | None, penalty: float) -> np.ndarr
 
 def _kernel(windows: Windows) -> np.ndarray:
     """How alike windows are, (n, n)."""
-    gaussian = np.exp(-_gamma(windows.x) * _squared_distances(windows.x))
-    return gaussian + SHAPE * _neighbours(windows.points, windows.rows)
+    kernel = _squared_distances(windows.x)
+    kernel *= -_gamma(windows.x)
+    np.exp(kernel, out=kernel)  # in place: with as many windows as there may be, it is large
+    kernel += SHAPE * _neighbours(windows.points, windows.rows)
+    return kernel
 
 
 def _gamma(x: np.ndarray) -> float:
@@ -167,8 +170,11 @@ def _gamma(x: np.ndarray) -> float:
 
 def _squared_distances(x: np.ndarray) -> np.ndarray:
     """Between rows of x, (n, n)."""
-    squares = np.square(x).sum(1)
-    return (squares[:, None] + squares - 2 * x @ x.T).clip(0)
+    squares, apart = np.square(x).sum(1), x @ x.T
+    apart *= -2
+    apart += squares
+    apart += squares[:, None]
+    return apart.clip(0, out=apart)
 
 
 def _neighbours(points: np.ndarray, rows: np.ndarray) -> np.ndarray:
