@@ -118,6 +118,22 @@ def _compare(both: Sequence[BySeed], sets: Sequence[str], amount: str) -> list[s
     return [*texts, f"{gap.mean():+.1f}{error}"]
 
 
+def whitening_table(result: Result) -> str:
+    """Accuracy of all features without and with whitening, for the sets with both encoders."""
+    columns = _columns([result])
+    sets = [n for n, _ in CELLS if all(any(r["set"] == n for r in c) for c in columns.values())]
+    sets = list(dict.fromkeys(sets))
+    means = {f"{len(sets)} sets, {s.replace('%', ' %')}": [(n, s) for n in sets] for s in SHARES}
+    parts = {name: [(name, share) for share in SHARES] for name in sets}
+    lines = []
+    for column, rows in columns.items():
+        for pooling, what in (("unwhitened", "without"), (POOLING, "with")):
+            found = _accuracies(rows, pooling, HEAD)
+            cells = [" / ".join(_text(found, [cell]) for cell in some) for some in parts.values()]
+            lines.append([column, what, *cells, *(_text(found, c) for c in means.values())])
+    return markdown(["encoder", "whitening", *parts, *means], lines)
+
+
 KINDS = {"sequence, linear": ("sequence", "linear"), "all, logistic": (POOLING, HEAD)}
 
 

@@ -24,7 +24,13 @@ from benchmarks.baselines_tables import (
 from benchmarks.compute_tables import families_table
 from benchmarks.explore import RENDER as PARTS_OF_EXPLORE
 from benchmarks.explore import explore_table
-from benchmarks.few_labels_tables import Cell, few_labels_table, headline_cells, parts_summary
+from benchmarks.few_labels_tables import (
+    Cell,
+    few_labels_table,
+    headline_cells,
+    parts_summary,
+    whitening_table,
+)
 from progmem.data.forecast_sets import HORIZONS
 from progmem.report import paper, record
 from progmem.report.tables import markdown, mean_and_sd
@@ -127,7 +133,13 @@ def few_labels_default_table(folder: Path) -> str:
     return few_labels_table(_default_and_others(folder))
 
 
+def few_labels_whitening_table(folder: Path) -> str:
+    """What whitening within series gives trained and untrained encoders of a GPU."""
+    return whitening_table(record.read(folder / "few_labels/whitened.json"))
+
+
 PAGE_TABLES: dict[str, Callable[[Path], str]] = {
+    "whitening": few_labels_whitening_table,
     "few_labels_default": few_labels_default_table,
     "reached": reached_table,
     "reached_by_set": reached_by_set_table,

@@ -17,6 +17,7 @@ from benchmarks.few_labels_tables import (
     parts_summary,
     recipe_parts_table,
     small_sets_table,
+    whitening_table,
 )
 from benchmarks.short_training import untrained_model
 from progmem.config import read_config
@@ -238,6 +239,27 @@ def made_row(encoder, seed, name, accuracy, poolings=("all", "sequence"), second
 
 def made_file(name, rows):
     return {"name": name, "labelled_rows": {"HAR": {"1%": [[3, 5]]}}, "rows": rows}
+
+
+def test_the_table_of_whitening_has_the_sets_that_both_encoders_have():
+    def row(encoder, name, plain, whitened):
+        kinds = {"unwhitened": plain, "all": whitened}
+        one = made_row(encoder, 0, name, 0.0)
+        for kind, value in kinds.items():
+            heads = {"logistic": {"accuracy": [value, value + 0.1]}}
+            one["scores"][kind] = {"1%": heads, "5%": heads}
+        return one
+
+    rows = [row("untrained", "HAR", 0.5, 0.6), row("untrained", "Wafer", 0.9, 0.9),
+            row("trained", "HAR", 0.7, 0.65)]  # fmt: skip
+    assert whitening_table(made_file("whitened", rows)).splitlines() == [
+        "| encoder | whitening | HAR | 1 sets, 1 % | 1 sets, 5 % |",
+        "|---|---|---|---|---|",
+        "| untrained | without | 55.0 / 55.0 | 55.0 | 55.0 |",
+        "| untrained | with | 65.0 / 65.0 | 65.0 | 65.0 |",
+        "| progmem | without | 75.0 / 75.0 | 75.0 | 75.0 |",
+        "| progmem | with | 70.0 / 70.0 | 70.0 | 70.0 |",
+    ]
 
 
 SETS = list(dict.fromkeys(name for name, _ in CELLS))
