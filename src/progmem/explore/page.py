@@ -409,9 +409,13 @@ def _labels(app: Dash, findings: Findings) -> None:
         Output("counts", "children"),
         Input("revision", "data"),
         State("channels", "value"),
+        State("classes", "children"),
     )
     @_told
-    def panel(_: int, channels: list[int] | None) -> Any:
+    def panel(_: int, channels: list[int] | None, shown: list[Any] | None) -> Any:
+        names = [one["props"]["children"][1]["props"]["children"] for one in shown or []]
+        if names == findings.session.classes:  # one made anew would lose a click on its way
+            return no_update, offer(channels), findings.counts()
         buttons = [
             html.Button(
                 [
