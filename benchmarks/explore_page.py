@@ -91,13 +91,14 @@ def made_recording(samples: int, windows: int, folder: Path) -> tuple[explore.In
     values = np.stack([np.sin(phase + i) for i in range(CHANNELS)], axis=1).astype(np.float32)
     values += 0.2 * rng.standard_normal(values.shape, dtype=np.float32)
     by_window = values.reshape(windows, h, CHANNELS)
+    ones = (torch.ones(2 * CHANNELS, dtype=torch.float64),) * 3
     idx = explore.Index(
         folder=folder, names=["made"], lengths=[samples], window=h, starts=np.array([0, windows]),
         all_vectors=np.load(folder / "vectors.npy", mmap_mode="r"),
         channel_values=np.stack([by_window.mean(1), by_window.std(1)], axis=1),
         channels=ChannelInfo(("x", "y", "z"), (), RATE), calendars=[None],
         all_points=by_window[:, : h // PARTS * PARTS].reshape(windows, PARTS, -1, CHANNELS).mean(2),
-        axes=Axes(*(torch.ones(2 * CHANNELS, dtype=torch.float64),) * 4), sha256="",
+        axes=Axes(*ones, size=ones[0].mean()), sha256="",
     )  # fmt: skip
     return idx, Recording("made", values, columns=("x", "y", "z"), rate=RATE)
 

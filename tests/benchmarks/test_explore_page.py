@@ -20,6 +20,8 @@ def test_a_made_recording_has_an_index_that_finds_its_kinds(tmp_path):
     states = explore.states(idx, explore_page.KINDS).labels["made"]
     assert low[states == 0].std() < low.std()
     assert explore.search(idx, "made", 500, 700, k=2)[0].end > 0
+    surprise = explore.surprise(idx, "made")  # which the page draws before it counts as there
+    assert surprise.shape == (6000,) and np.isfinite(surprise[20:]).all()
 
 
 def test_the_table_says_what_is_reached_and_what_is_missed():
