@@ -137,7 +137,9 @@ def seen_of(history: History, recordings: Sequence[Recording]) -> Seen:
     if not history:
         return Seen(*np.zeros((2, len(recordings)), dtype=bool))
     where = places(recordings)
-    own, whole = (seen_in(history, found) for found in (digests_of(recordings), where[:, 0]))
+    digests, cut = where[:, 0].copy(), [one.whole is not None for one in recordings]
+    digests[cut] = digests_of([one for one in recordings if one.whole is not None])
+    own, whole = (seen_in(history, found) for found in (digests, where[:, 0]))
     learnt = np.concatenate([NO_PIECES, *(training.pieces for training in history)])
     shared = [
         bool(((learnt[:, 0] == digest) & (learnt[:, 1] < end) & (start < learnt[:, 2])).any())
